@@ -185,7 +185,9 @@ def test_an_audit_says_what_is_missing(attack, message):
 
 
 def test_a_single_attack_is_to_be_in_a_list():
-    with pytest.raises(rr.InvalidInput, match=r"attacks='function' to be a portfolio or a list\. Write \[attack\]"):
+    with pytest.raises(
+        rr.InvalidInput, match=r"type\(attacks\)='function' to be a portfolio or a list\. Write \[attack\]"
+    ):
         rr.audit(RELEASE, DATA, attacks=guess)
 
 

@@ -270,8 +270,8 @@ def test_a_model_by_name_is_built_for_the_shape_and_classes_stated(work):
         (["--gradient", "count.safetensors"], "Missing: 1.bias, 3.weight, 3.bias"),
         (["--gradient", "nan.safetensors"], "['3.bias'] to be finite"),
         (["--gradient", "none.safetensors"], "There is no such file."),
-        (["--before", "before.safetensors"], "to be exactly one of the two"),
-        (["--gradient", "gradient.safetensors", "--labels", "10"], "Expected labels=10 to be from 0 to 9"),
+        (["--before", "before.safetensors"], "Expected exactly one of gradient and after, got none"),
+        (["--gradient", "gradient.safetensors", "--labels", "10"], "Expected max(labels)=10 to be from 0 to 9"),
         (["--gradient", "gradient.safetensors", "--labels", "1,2"], "to have batch_size=1 entries"),
         (["--gradient", "gradient.safetensors", "--labels", "known"], "Write --labels 3,5."),
         (["--gradient", "gradient.safetensors", "--records", "3"], "Expected no --records for a captured update"),
@@ -355,7 +355,7 @@ def test_help_does_not_load_torch():
         (["dlg", "--noise-multiplier", "1", "--clip-norm", "-1"], "Expected clip_norm=-1.0 > 0."),
         (["dlg", "--prune", "0.5", "--clip-norm", "1"], "Choose one defense."),
         (["dlg", "--prune", "1.5"], "Expected share=1.5 in [0, 1)."),
-        (["dlg", "--local-steps", "3"], "Local training needs both, a gradient neither."),
+        (["dlg", "--local-steps", "3"], "Pass both for local training, or neither for a gradient."),
         (["dlg", "--noise-std", "1"], "Expected no --noise-std for records"),
         (["dlg", "--input-shape", "64"], "Expected no --input-shape for --data"),
         (["dlg", "--seed", "-1"], "Expected seed=-1 >= 0."),
@@ -379,7 +379,7 @@ def test_labels_without_an_output_are_refused(work):
     (work / "people.csv").write_text("a,b,kind\n1,2,x\n3,4,y\n5,6,z\n")
     (work / "tiny_nets.py").write_text("from torch import nn\ndef two():\n    return nn.Linear(2, 2)\n")
     words = ["--model", "tiny_nets:two", "--data", "people.csv", "--label", "kind", "--records", "0-2"]
-    with pytest.raises(InvalidInput, match="Expected labels=2 from 0 to 1, the outputs of the model"):
+    with pytest.raises(InvalidInput, match=r"max\(labels\)\)=\(0, 2\) to be from 0 to 1, the outputs of the model"):
         run("dlg", *words)
     assert not (work / "rebuild-report").exists()
 

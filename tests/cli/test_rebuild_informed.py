@@ -262,7 +262,7 @@ LINE = ["--model", "logistic", *ON]
         ([*NET, "--target-index", "1", "--weights", "start.safetensors"], "Expected --start or --seed with --weights"),
         (
             [*NET, "--target-index", "1", "--weights", "start.safetensors", "--start", "start.safetensors"],
-            "to have been trained",
+            "Expected released weights after training, got the initial weights",
         ),
         ([*NET, "--target-index", "1", "--weights", "wrong.safetensors", "--seed", "0"], ": has shape (3,) where"),
         ([*NET, "--target-index", "1", "--start", "none.safetensors"], "There is no such file."),
@@ -283,7 +283,7 @@ LINE = ["--model", "logistic", *ON]
         ([*LINE, "--weights", "nan.npz", "--regularization", "1"], "Expected finite floating point numbers."),
         ([*LINE, "--weights", "list.json", "--regularization", "1"], "Expected a mapping from names to numbers"),
         ([*LINE, "--weights", "none.json", "--regularization", "1"], "The file does not exist."),
-        (["--model", "logistic", "--data", "diabetes", "--target-index", "1"], "to be classes for logistic"),
+        (["--model", "logistic", "--data", "diabetes", "--target-index", "1"], "(whole numbers or text) for logistic"),
         (["--model", "logistic", "--data", "bare.npz", "--target-index", "1"], "to have labels"),
     ],
 )

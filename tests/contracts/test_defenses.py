@@ -107,7 +107,7 @@ def test_what_is_not_finite_is_refused(row, wrong):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ([1.0], "released='list' to be a mapping"),
+        ([1.0], r"type\(released\)='list' to be a mapping"),
         ({"weight": [1.0]}, "to be a tensor"),
         ({"weight": torch.arange(3)}, "to be of a floating-point type"),
         ({"weight": torch.zeros(0)}, "at least one element"),

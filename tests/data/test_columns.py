@@ -82,7 +82,10 @@ def test_covering_takes_the_wider_range_and_all_categories() -> None:
 
 
 def test_covering_refuses_columns_of_two_kinds() -> None:
-    with pytest.raises(InvalidInput, match=r"column age.*CategoricalColumn.*of the kind of NumericColumn"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"column 'age' of the second table=CategoricalColumn.*the same kind as in the first table, NumericColumn",
+    ):
         merge_columns([AGE], [CategoricalColumn("age", ("young",), 0)])
 
 

@@ -150,7 +150,7 @@ def test_what_the_training_file_did_not_have_is_refused(tmp_path: Path, line: st
 
 def test_like_takes_tables_with_the_same_columns(tmp_path: Path) -> None:
     train = read_csv(written(tmp_path, MIXED), label="kind")
-    with pytest.raises(InvalidInput, match=r"like=.*to have the columns age, city, wage, kind"):
+    with pytest.raises(InvalidInput, match=r"columns of like=.*to be age, city, wage, kind, the columns of the file"):
         read_csv(written(tmp_path, MIXED), like=train)
     images = type(train)("images", torch.zeros(1, 1, 2, 2))
     with pytest.raises(InvalidInput, match=r"like=Dataset.*to be a table"):

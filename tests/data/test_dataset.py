@@ -56,11 +56,11 @@ def test_indices_may_repeat_and_labels_may_be_absent() -> None:
     ("indices", "message"),
     [
         ([], "at least one"),
-        ([4], "indices=4 to be from 0 to 3"),
-        ([-1], "indices=-1 to be from 0 to 3"),
+        ([4], r"max\(indices\)=4 to be from 0 to 3"),
+        ([-1], r"min\(indices\)=-1 to be from 0 to 3"),
         ([0.5], "whole numbers"),
         (torch.ones(4, dtype=torch.bool), "whole numbers"),
-        ([[0]], "a row"),
+        ([[0]], "in one dimension"),
     ],
 )
 def test_subset_refuses_what_is_no_choice_of_records(indices, message: str) -> None:
@@ -98,7 +98,7 @@ def test_repr_tells_sizes_range_labels_and_licence(labels, classes, words: str) 
         ({"data_range": (0.0, float("inf"))}, "data_range=inf to be finite"),
         ({"labels": torch.zeros(4, dtype=torch.int32)}, "labels.dtype"),
         ({"labels": torch.zeros(3, dtype=torch.int64)}, "one label for each of 4 records"),
-        ({"labels": torch.tensor([0, 1, 2, 0])}, "labels=2 to be indices of the 2 classes"),
+        ({"labels": torch.tensor([0, 1, 2, 0])}, r"max\(labels\)\)=\(0, 2\) to be indices from 0 to 1 of the classes"),
         ({"columns": (NumericColumn("a", 0, 1, 0),)}, r"inputs.shape=\(4, 1, 2, 2\) to be \(records, 1\)"),
     ],
 )

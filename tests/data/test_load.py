@@ -46,12 +46,12 @@ def test_options_reach_the_reader(tmp_path: Path) -> None:
         ),
         ("cifar10", {}, r"Did you mean cifar-10\?"),
         ("no/such/file.csv", {}, "name_or_path='no/such/file.csv' to be a file, a folder or one of"),
-        (3, {}, "name_or_path=3 to be a name or a path"),
-        ("digits", {"split": "train"}, "split='train' to be left out for digits. It has no options"),
+        (3, {}, r"type\(name_or_path\)='int' to be str or Path"),
+        ("digits", {"split": "train"}, "split='train' to be left out for digits. Remove it: there are no options"),
         (
             "mnist",
             {"splt": "train"},
-            r"splt='train' to be left out for mnist. Its options are split. Did you mean split\?",
+            r"splt='train' to be left out for mnist. Pass only split. Did you mean split\?",
         ),
         ("mnist", {"split": "val"}, "val"),
     ],
@@ -62,7 +62,5 @@ def test_wrong_requests_are_refused(name, options, message: str) -> None:
 
 
 def test_an_option_of_another_format_is_refused(images: Path) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"size=8 to be left out for npz file\. Its options are split, inputs, labels"
-    ):
+    with pytest.raises(InvalidInput, match=r"size=8 to be left out for npz file\. Pass only split, inputs, labels"):
         load_dataset(images, size=8)

@@ -113,5 +113,5 @@ def test_a_clip_in_another_norm_than_that_of_the_noise_is_no_mechanism():
 def test_clipping_after_noise_and_what_is_no_defense_are_refused():
     with pytest.raises(InvalidInput, match="to come before the noise"):
         gaussian_noise(5.0) >> clip_and_noise(noise_multiplier=0.01, clip_norm=1.0)
-    with pytest.raises(InvalidInput, match="chain=3 to hold defenses"):
+    with pytest.raises(InvalidInput, match="defenses=3 to be configured defenses"):
         clip(1.0) >> 3

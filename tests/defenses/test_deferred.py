@@ -61,7 +61,9 @@ def test_updates_of_several_steps_have_their_noise_too():
 
 def test_without_public_records_or_a_model_it_is_refused():
     defense = defense_by_name("optimal_pruning", share=0.5)
-    with pytest.raises(InvalidInput, match=r"optimal_pruning\(share=0\.5\) to be configured before it sends.*public"):
+    with pytest.raises(
+        InvalidInput, match=r"optimal_pruning\(share=0\.5\) to be configured before its first use.*public"
+    ):
         defense.for_release(GradientRelease(network(), CROSS_ENTROPY, INPUTS, LABELS))
     bare = ForwardRelease(lambda inputs, labels: {"y": inputs}, torch.ones(1, 2), torch.zeros(1))
     with pytest.raises(InvalidInput, match="to be an update of a model"):

@@ -68,9 +68,11 @@ def test_the_observation_is_of_what_the_records_chose():
 
 def test_without_a_release_it_sends_nothing():
     for defense in (local_optimal_noise(like=0.1), clip(1.0) >> local_optimal_noise(like=0.1)):
-        with pytest.raises(InvalidInput, match=r"local_optimal_noise\(like=0\.1\) to be configured before it sends"):
+        with pytest.raises(
+            InvalidInput, match=r"local_optimal_noise\(like=0\.1\) to be configured before its first use"
+        ):
             defense(release().value(), rng=rng())
-    with pytest.raises(InvalidInput, match="to hold exactly one value"):
+    with pytest.raises(InvalidInput, match="to have exactly one value"):
         local_optimal_pruning()
     with pytest.raises(InvalidInput, match=r"probes=0"):
         local_optimal_noise(like=0.1, probes=0)

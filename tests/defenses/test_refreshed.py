@@ -69,7 +69,7 @@ def test_nothing_is_sent_before_the_first_model_and_bad_settings_are_refused():
     defense = refreshed(build, CROSS_ENTROPY, INPUTS, LABELS)
     with pytest.raises(InvalidInput, match="for_model"):
         defense({"w": torch.ones(2)}, rng=torch.Generator())
-    with pytest.raises(InvalidInput, match="to be of a model"):
+    with pytest.raises(InvalidInput, match="to be a release of a model"):
         defense.for_release(ForwardRelease(lambda inputs, labels: {"y": inputs}, torch.ones(1, 2), torch.zeros(1)))
     with pytest.raises(InvalidInput, match="every=0"):
         refreshed(build, CROSS_ENTROPY, INPUTS, LABELS, every=0)

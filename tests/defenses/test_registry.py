@@ -160,7 +160,7 @@ def test_a_plugin_can_bring_its_family(tmp_path, monkeypatch):
     [
         (
             "def broken(): return None",
-            "Expected broken='NoneType' to be a defense. stand_in_defense:broken",
+            r"Expected type\(broken\(\.\.\.\)\)='NoneType' to be a defense. Let stand_in_defense:broken",
         ),
         ("def broken(): return 1 / 0", "the defense 'broken' of stand-in 1.5 to be configured, it raised ZeroDivision"),
     ],

@@ -91,7 +91,7 @@ def test_single_precision_is_polished():
     [
         (nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)), nn.MSELoss(), "to be one nn.Linear"),
         (nn.Conv2d(1, 1, 1), nn.MSELoss(), r"model=\['Conv2d'\]"),
-        (nn.Linear(3, 1), nn.L1Loss(), "loss_fn='L1Loss' to be an instance of one of MSELoss"),
+        (nn.Linear(3, 1), nn.L1Loss(), r"type\(loss_fn\)='L1Loss' to be an instance of one of MSELoss"),
         (nn.Linear(3, 3), nn.CrossEntropyLoss(label_smoothing=0.1), "loss_fn.label_smoothing=0.1 to be 0.0"),
         (nn.Linear(3, 3), nn.CrossEntropyLoss(weight=torch.ones(3)), "loss_fn.weight"),
         (nn.Linear(3, 3), nn.CrossEntropyLoss(ignore_index=1), "loss_fn.ignore_index=1"),
@@ -120,5 +120,5 @@ def test_missing_values_and_labels_are_refused_with_their_own_remedy():
         with pytest.raises(InvalidInput, match=rf"{name} to be finite.*Remove or impute"):
             information_from_linear(nn.Linear(2, 1), nn.MSELoss(), *words, **setting)
     for wrong, kind in ((None, "NoneType"), (labels.numpy(), "ndarray")):
-        with pytest.raises(InvalidInput, match=rf"labels='{kind}' to be a tensor. Pass the labels"):
+        with pytest.raises(InvalidInput, match=rf"type\(labels\)='{kind}' to be torch.Tensor. Pass the labels"):
             information_from_linear(nn.Linear(2, 1), nn.MSELoss(), inputs, wrong, **setting)

@@ -51,18 +51,18 @@ def test_draws_depend_on_the_generator_alone():
 @pytest.mark.parametrize(
     ("noise_std", "message"),
     [
-        (0.0, r"noise_std=0.0 > 0\. Use None for the bare Jacobian"),
-        (-1.0, "noise_std=-1.0 > 0"),
+        (0.0, r"min\(noise_std\)=0.0 > 0\. Pass None for the Jacobian without noise"),
+        (-1.0, r"min\(noise_std\)=-1.0 > 0"),
         (math.nan, "noise_std=nan to be a number, not NaN"),
         (True, "noise_std=True to be a number"),
         ("1", "noise_std='1' to be a number"),
         ({"weight": 1.0}, r"without a value: \['bias'\]"),
         ({"weight": 1.0, "bias": 1.0, "head": 1.0}, r"not released: \['head'\]. Use inf"),
         ({"weight": torch.ones(2, 3), "bias": 1.0}, r"noise_std\['weight'\]\.shape=\(2, 3\) to be \(3, 2\)"),
-        ({"weight": 1.0, "bias": torch.tensor([1.0, 0.0])}, r"noise_std\['bias'\]=0.0 > 0"),
+        ({"weight": 1.0, "bias": torch.tensor([1.0, 0.0])}, r"min\(noise_std\['bias'\]\)=0.0 > 0"),
         ({"weight": 1.0, "bias": torch.tensor([1.0, math.nan])}, "1 of 2 values are not"),
-        (1e-60, r"noise_std=1e-60 to be representable in torch.float32\. Pass inputs.double"),
-        (1e60, "noise_std=1e\\+60 to be representable"),
+        (1e-60, r"min\(noise_std\)=1e-60 to be representable in torch.float32\. Pass inputs.double"),
+        (1e60, r"min\(noise_std\)=1e\+60 to be representable"),
     ],
 )
 def test_noise_outside_its_domain_is_refused(noise_std, message):

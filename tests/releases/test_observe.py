@@ -84,7 +84,7 @@ def test_a_known_pruning_shows_what_was_kept():
 
 @pytest.mark.parametrize("rng", [None, 0])
 def test_a_defense_needs_a_generator(rng):
-    with pytest.raises(rr.InvalidInput, match=f"rng={rng} to be a generator"):
+    with pytest.raises(rr.InvalidInput, match=f"rng={rng} to be a torch.Generator"):
         rr.observe(release(), defense=prune(0.5), rng=rng)
 
 

@@ -68,7 +68,7 @@ def inputs_from_array(array: Array, path: Path, place: str, data_range: tuple[fl
     if array.ndim == 2:
         if data_range is not None:
             raise invalid_input(
-                "data_range", data_range, "to be None for a table", "Its columns are scaled by their own ranges."
+                "data_range", data_range, "to be None for a table", "Remove it: each column is scaled by its own range."
             )
         values = _as_floats(array, np.float64)  # scaled to [0, 1] before the rounding to float32
         _check_within(values, path, place, -math.inf, math.inf)
@@ -92,7 +92,7 @@ def _image_inputs(array: Array, path: Path, place: str, data_range: tuple[float,
                 "data_range",
                 data_range,
                 f"to be None for {array.dtype} images",
-                "They are scaled from their type to [0, 1].",
+                "Remove it: they are scaled from the range of their type to [0, 1].",
             )
         scale = 255 if array.dtype == np.uint8 else 1
         return Inputs(torch.from_numpy(values).div_(scale), (0.0, 1.0))
@@ -107,7 +107,9 @@ def _image_inputs(array: Array, path: Path, place: str, data_range: tuple[float,
         )
     low, high = (check_finite("data_range", end) for end in data_range)
     if not low < high:
-        raise invalid_input("data_range", data_range, "to be (low, high) with low < high")
+        raise invalid_input(
+            "data_range", data_range, "to be (low, high) with low < high", "Pass data_range=(0, 1), for instance."
+        )
     _check_within(values, path, place, low, high)
     return Inputs(torch.from_numpy(values), (low, high))
 

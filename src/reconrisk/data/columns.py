@@ -65,7 +65,12 @@ def merge_columns(columns: Sequence[Column], others: Sequence[Column]) -> tuple[
         elif isinstance(one, CategoricalColumn) and isinstance(other, CategoricalColumn) and one.name == other.name:
             merged.append(CategoricalColumn(one.name, tuple(sorted({*one.categories, *other.categories})), start))
         else:
-            raise invalid_input(f"column {one.name}", other, f"to be of the kind of {one!r} in both tables")
+            raise invalid_input(
+                f"column {one.name!r} of the second table",
+                other,
+                f"to be of the same kind as in the first table, {one!r}",
+                "Pass tables with the same columns.",
+            )
     return tuple(merged)
 
 
@@ -73,6 +78,8 @@ def encode(columns: Sequence[Column], values: Sequence[npt.NDArray[Any]]) -> npt
     r"""Encode the values of columns as records in [0, 1]: numbers scaled by range, categories one-hot.
 
     .. math:: x = (v - \mathrm{low}) / (\mathrm{high} - \mathrm{low})
+
+    Here v is a number of the table and x its coordinate.
 
     Args:
         columns: Description of the columns.
@@ -103,8 +110,8 @@ def encode(columns: Sequence[Column], values: Sequence[npt.NDArray[Any]]) -> npt
 def decode(columns: Sequence[Column], inputs: Tensor) -> dict[str, npt.NDArray[Any]]:
     """Decode records to the units of the file: numbers unscaled, the most likely category.
 
-    Works on estimates as well: a number outside [0, 1] leaves the range of the column accordingly, and in a block that
-    is not one-hot the largest coordinate counts.
+    Works on estimates as well: a coordinate outside [0, 1] gives a number outside the range of the column. If the
+    coordinates of a category are not one-hot, the largest coordinate decides.
 
     Args:
         columns: Description of the columns, as in ``Dataset.columns``.
@@ -116,7 +123,7 @@ def decode(columns: Sequence[Column], inputs: Tensor) -> dict[str, npt.NDArray[A
     Raises:
         InvalidInput: If ``inputs`` does not have the coordinates of the columns.
 
-    Guarantee: undoes :func:`encode` up to float32 rounding of the scaled number.
+    Guarantee: the inverse of :func:`encode` up to float32 rounding of the scaled number.
     Edge cases: a constant column gives its constant.
 
     >>> import torch

@@ -59,7 +59,7 @@ def read_csv(
     """
     path = Path(path)
     if like is not None and like.columns is None:
-        raise invalid_input("like", like, "to be a table", "Pass the data set of the training file.")
+        raise invalid_input("like", like, "to be a table", "Pass like= the data set of the training file.")
     table = parse_table(path, read_text(path), header=header, delimiter=delimiter)
     real_labels = like is not None and like.labels is not None and like.labels.is_floating_point()
     chosen = infer_types(table, label=label, missing=missing, ignore=ignore, categorical=categorical)
@@ -145,7 +145,12 @@ def _parse_rows(path: Path, text: str, delimiter: str | None) -> list[tuple[int,
         first = next((line for line in io.StringIO(text) if line.strip()), "")
         delimiter = max(_DELIMITERS, key=first.count)
     if len(delimiter) != 1 or delimiter in '"\r\n ':
-        raise invalid_input("delimiter", delimiter, "to be one character, not a quote, a space or a line end")
+        raise invalid_input(
+            "delimiter",
+            delimiter,
+            "to be one character, not a quote, a space or a line end",
+            "Pass ',' or ';', for instance.",
+        )
     # newline="": quoted fields may contain line ends; strict: unbalanced quotes are errors
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
     rows: list[tuple[int, list[str]]] = []

@@ -27,7 +27,7 @@ class FullSet:
         places: Relative paths to try in a data folder.
         is_present: Test for the data set at a path.
         read: Reader of the data set at a path.
-        source: Citation.
+        source: Citation of the publication.
         licence: Licence of the data.
         classes: Names of the classes; None to take them from the reader.
     """

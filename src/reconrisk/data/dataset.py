@@ -26,7 +26,7 @@ class Dataset:
         name: Short name for reports.
         inputs: Records in float32: images as N x C x H x W, tables as N x D.
         labels: int64 for classes, float32 for regression, or None.
-        data_range: Low and high end of the range that contains every value.
+        data_range: Smallest and largest possible value; every value of ``inputs`` lies between them.
         classes: Names of the classes, or None.
         columns: Meaning of the coordinates of a table, or None.
         source: Citation or path.
@@ -47,27 +47,48 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if self.inputs.dtype != torch.float32 or self.inputs.ndim < 2:
-            raise invalid_input("inputs", (self.inputs.dtype, tuple(self.inputs.shape)), "to be float32, records first")
+            raise invalid_input(
+                "(inputs.dtype, inputs.shape)",
+                (self.inputs.dtype, tuple(self.inputs.shape)),
+                "to be torch.float32 and (records, ...)",
+                "Pass inputs.float(), records first.",
+            )
         check_not_empty("inputs", self.inputs.flatten())
         ends = [check_finite("data_range", end) for end in self.data_range]
         if len(ends) != 2 or not ends[0] < ends[1]:
-            raise invalid_input("data_range", self.data_range, "to be (low, high) with low < high")
+            raise invalid_input(
+                "data_range",
+                self.data_range,
+                "to be (low, high) with low < high",
+                "Pass data_range=(0.0, 1.0), for instance.",
+            )
         check_all_within("inputs", self.inputs, (ends[0], ends[1]), "Pass the range of the values as data_range=.")
         if self.columns is not None and self.inputs.shape[1:] != (total_width(self.columns),):
             raise invalid_input(
-                "inputs.shape", tuple(self.inputs.shape), f"to be (records, {total_width(self.columns)})"
+                "inputs.shape",
+                tuple(self.inputs.shape),
+                f"to be (records, {total_width(self.columns)}), the width of the columns",
             )
         labels = self.labels
         if labels is None:
             return
         if labels.dtype not in (torch.int64, torch.float32):
-            raise invalid_input("labels.dtype", labels.dtype, "to be int64 for classes or float32 for regression")
+            raise invalid_input(
+                "labels.dtype",
+                labels.dtype,
+                "to be int64 for classes or float32 for regression",
+                "Pass labels.long() or labels.float().",
+            )
         if labels.ndim < 1 or len(labels) != len(self.inputs):
             raise invalid_input(
                 "labels.shape", tuple(labels.shape), f"to have one label for each of {len(self)} records"
             )
         if self.classes is not None and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.classes):
-            raise invalid_input("labels", int(labels.max()), f"to be indices of the {len(self.classes)} classes")
+            raise invalid_input(
+                "(min(labels), max(labels))",
+                (int(labels.min()), int(labels.max())),
+                f"to be indices from 0 to {len(self.classes) - 1} of the classes",
+            )
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -80,12 +101,12 @@ class Dataset:
 
     @property
     def fingerprint(self) -> str:
-        """Short digest of records, labels and range; the name does not count."""
+        """Short digest of records, labels and range; it does not depend on the name."""
         return short_digest((self.inputs, self.labels, str(self.data_range)))
 
     @property
     def class_count(self) -> int | None:
-        """Number of classes; None if the labels are not classes.
+        """Number of ``classes``, or without them the largest class index plus one; None if the labels are not classes.
 
         >>> Dataset("toy", torch.zeros(2, 1), torch.tensor([4, 2])).class_count
         5
@@ -120,10 +141,19 @@ class Dataset:
         chosen = torch.as_tensor(indices)
         check_not_empty("indices", chosen.flatten(), "Choose at least one record.")
         if chosen.ndim != 1 or chosen.dtype == torch.bool or chosen.is_floating_point() or chosen.is_complex():
-            raise invalid_input("indices", (chosen.dtype, tuple(chosen.shape)), "to be a row of whole numbers")
+            raise invalid_input(
+                "(indices.dtype, indices.shape)",
+                (chosen.dtype, tuple(chosen.shape)),
+                "to be whole numbers in one dimension",
+                "Pass [0, 3, 8], for instance.",
+            )
         outside = chosen[(chosen < 0) | (chosen >= len(self))]
         if len(outside):
-            raise invalid_input("indices", int(outside[0]), f"to be from 0 to {len(self) - 1}")
+            raise invalid_input(
+                f"{'min' if outside[0] < 0 else 'max'}(indices)",
+                int(chosen.min() if outside[0] < 0 else chosen.max()),
+                f"to be from 0 to {len(self) - 1}",
+            )
         chosen = chosen.long()
         return replace(self, inputs=self.inputs[chosen], labels=None if self.labels is None else self.labels[chosen])
 

@@ -174,7 +174,12 @@ def load_dataset(name_or_path: str | Path, *, split: str | None = None, **option
     NumericColumn(name='age', low=19.0, high=79.0, start=0)
     """
     if not isinstance(name_or_path, (str, Path)):
-        raise invalid_input("name_or_path", name_or_path, "to be a name or a path")
+        raise invalid_input(
+            "type(name_or_path)",
+            type(name_or_path).__name__,
+            "to be str or Path",
+            'Pass a name such as "mnist", or the path of a file.',
+        )
     if isinstance(name_or_path, str) and name_or_path in SHIPPED:
         return _read_with_options(SHIPPED[name_or_path], (), name_or_path, split, options)
     if isinstance(name_or_path, str) and name_or_path in FULL_SETS:
@@ -201,7 +206,9 @@ def _read_with_options(
     for option, value in given.items():
         if option not in known:
             remedy = (
-                f"Its options are {', '.join(known)}.{did_you_mean(option, known)}" if known else "It has no options."
+                f"Pass only {', '.join(known)}.{did_you_mean(option, known)}"
+                if known
+                else "Remove it: there are no options."
             )
             raise invalid_input(option, value, f"to be left out for {kind}", remedy)
     return read(*subject, **given)

@@ -182,7 +182,10 @@ class TypedTable:
         names = tuple(one.name for one in self.inputs)
         if tuple(column.name for column in columns) != names:
             raise invalid_input(
-                "like", tuple(column.name for column in columns), f"to have the columns {', '.join(names)}"
+                "columns of like",
+                tuple(column.name for column in columns),
+                f"to be {', '.join(names)}, the columns of the file",
+                "Pass like= the data set of a file with the same columns.",
             )
         inputs = encode(
             columns, [_encode_values(one, column) for one, column in zip(self.inputs, columns, strict=True)]
@@ -231,7 +234,9 @@ def infer_types(
     as_codes = {_column_index("categorical", column, table.names) for column in categorical}
     indices = [i for i in range(len(table.names)) if i != label_index and i not in left_out]
     if not indices or label_index in left_out:
-        raise invalid_input("ignore", tuple(ignore), "to leave at least one input column, and the label")
+        raise invalid_input(
+            "ignore", tuple(ignore), "to leave at least one input column, and the label", "Remove names from ignore."
+        )
     series = {i: _text_column(table, i) for i in [*indices, *([] if label_index is None else [label_index])]}
     if missing == "drop":
         present = np.all([~one.missing[one.codes] for one in series.values()], axis=0)
@@ -253,7 +258,9 @@ def _column_index(option: str, column: str | int, names: Sequence[str]) -> int:
     if isinstance(column, int):
         if -len(names) <= column < len(names):
             return column % len(names)
-        raise invalid_input(option, column, f"to be the index of one of {len(names)} columns")
+        raise invalid_input(
+            option, column, f"to be the index of one of {len(names)} columns, from 0 to {len(names) - 1}"
+        )
     if column in names:
         return list(names).index(column)
     close = difflib.get_close_matches(column, names, n=1)

@@ -21,7 +21,8 @@ class BaseDefense(ABC):
     """Base class of defenses: validates its input and composes with ``>>``, as in ``clip(1.0) >> noise``.
 
     Attributes:
-        only_drops: True if the defense sends each value unchanged or as zero. Then no norm of the release can grow.
+        only_drops: True if the defense sends each value unchanged or as zero. The norm of the sent values is then at
+            most the norm of the release.
         is_local: True if private records chose the defense.
     """
 
@@ -83,12 +84,14 @@ def _check_released(released: Any) -> None:
     """Raise InvalidInput unless ``released`` maps names to dense, finite, floating-point tensors."""
     if not isinstance(released, Mapping):
         remedy = "Pass {name: gradient}, as rr.releases.GradientRelease(...).value() gives it."
-        raise invalid_input("released", type(released).__name__, "to be a mapping from names to tensors", remedy)
+        raise invalid_input("type(released)", type(released).__name__, "to be a mapping from names to tensors", remedy)
     check_not_empty("released", list(released))
     for name, tensor in released.items():
         what = f"released[{name!r}]"
         if not isinstance(tensor, Tensor):
-            raise invalid_input(what, type(tensor).__name__, "to be a tensor", "Convert with torch.as_tensor.")
+            raise invalid_input(
+                f"type({what})", type(tensor).__name__, "to be a tensor", "Convert with torch.as_tensor."
+            )
         if tensor.layout != torch.strided:
             raise invalid_input(
                 what, str(tensor.layout), "to be dense", "Call to_dense() first, or train without sparse=True."

@@ -31,10 +31,10 @@ class Chain(BaseDefense):
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """Mechanism of the first part that has one; noise after a clip counts with the clip's norm.
+        """Mechanism of the first part that has one; for noise after a clip, the sensitivity is the clip norm.
 
-        Later parts are post-processing and cannot weaken it. None if private records choose any part, at any position:
-        the noise does not hide that choice.
+        Later parts are post-processing and cannot weaken the guarantee. None if private records
+        choose any part, at any position: the noise does not hide that choice.
         """
         if any(getattr(part, "is_local", False) for part in self.parts):
             return None
@@ -58,7 +58,7 @@ class Chain(BaseDefense):
         return min((norm for norm in norms if norm is not None), default=None)
 
     def for_release(self, release: Release) -> Chain:
-        """Return the chain with each part resolved for ``release``."""
+        """Return the chain with each part configured for ``release``."""
         return self.map_parts(lambda part: resolve_defense(part, release))
 
     def map_parts(self, change: Callable[[Defense], Defense]) -> Chain:
@@ -122,7 +122,7 @@ def chain(*defenses: Defense) -> Chain:
 
     Guarantee: noise after clipping, with only pruning in between, implements a Gaussian mechanism. Before noise that
     differs between parameters, the clip is changed to the norm that matches the noise. Later parts cannot weaken the
-    mechanism.
+    guarantee of the mechanism.
     Edge cases: clipping after noise is refused, because the size of the resulting noise is unknown.
 
     >>> from reconrisk.defenses.clipping import clip
@@ -135,12 +135,17 @@ def chain(*defenses: Defense) -> Chain:
     parts: list[Defense] = []
     for defense in defenses:
         if not hasattr(defense, "replay"):
-            raise invalid_input("chain", defense, "to hold defenses", "For example: clip(1.0) >> gaussian_noise(0.5).")
+            raise invalid_input(
+                "defenses",
+                defense,
+                "to be configured defenses",
+                "Pass clip(1.0) and gaussian_noise(0.5), for instance.",
+            )
         parts += defense.parts if isinstance(defense, Chain) else (defense,)
     noisy = False
     for place, part in enumerate(parts):
         if noisy and (isinstance(part, Clip) or getattr(part, "clip_norm", None) is not None):
-            raise invalid_input("chain", str(part), "to come before the noise", "Write clip(...) >> noise.")
+            raise invalid_input("defenses", str(part), "to come before the noise", "Write clip(...) >> noise.")
         if isinstance(part, GaussianNoise) and (before := _find_clip_before(parts, place)) is not None:
             parts[before[0]] = part.match_clip(before[1])  # replaced in place: the clip adopts the norm of the noise
         noisy = noisy or isinstance(part, (GaussianNoise, LaplaceNoise))

@@ -32,14 +32,14 @@ class NoiseScales:
         for name, std in self.stds.items():
             check_all_finite(f"stds[{name!r}]", std)
             if not bool((std > 0).all()):
-                raise invalid_input(f"stds[{name!r}]", float(std.min()), "> 0", "Use pruning to withhold values.")
+                raise invalid_input(f"min(stds[{name!r}])", float(std.min()), "> 0", "Use pruning to withhold values.")
 
     @cached_property
     def unit(self) -> float:
         """Square root of the harmonic mean of the variances: the common standard deviation if all are equal.
 
         A release of random direction keeps its expected squared length when it is divided by its noise and multiplied
-        by this unit. The root mean square would not do: a few values with large noise would dominate it, and all
+        by this unit. The root mean square is not suitable: a few values with large noise would dominate it, and all
         others would be clipped.
         """
         count = sum(std.numel() for std in self.stds.values())
@@ -58,7 +58,7 @@ class NoiseScales:
             # the first name that is missing, unexpected or of another shape
             wrong = next(name for name in {**expected, **shapes} if shapes.get(name) != expected.get(name))
             remedy = "Compute the moments with the model whose gradients are defended."
-            raise invalid_input(f"released[{wrong!r}]", shapes.get(wrong), f"of shape {expected.get(wrong)}", remedy)
+            raise invalid_input(f"released[{wrong!r}].shape", shapes.get(wrong), f"to be {expected.get(wrong)}", remedy)
 
     def __repr__(self) -> str:
         """Show sizes instead of tensors."""
@@ -129,8 +129,10 @@ def clip(norm: float) -> Clip:
 
     .. math:: g \min(1, C / |g|)
 
+    Here g is the release as one vector.
+
     Args:
-        norm: Largest norm C that is sent, over all parameters together.
+        norm: Largest Euclidean norm C that is sent, over all parameters together.
 
     Returns:
         The configured defense.
@@ -149,7 +151,7 @@ def clip(norm: float) -> Clip:
 
 
 def clip_to_norm(released: Mapping[str, Tensor], norm: float, measured: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Scale a release down so that ``measured`` has at most a given norm; differentiable.
+    """Scale a release by the factor that brings ``measured`` to at most a given norm; differentiable.
 
     Args:
         released: Tensors to scale, by name.

@@ -1,4 +1,4 @@
-"""Defenses that are completed later, from a release or from public records, and refuse to send before that."""
+"""Defenses that are configured later, from a release or public records; before that every use raises an error."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ class DeferredDefense(BaseDefense):
         self._refuse()
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Raise InvalidInput, as sending does."""
+        """Raise InvalidInput: the defense is not configured yet."""
         self._refuse()
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """Raise InvalidInput, as sending does."""
+        """Raise InvalidInput: the defense is not configured yet."""
         self._refuse()
 
     def kept(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """Raise InvalidInput, as sending does."""
+        """Raise InvalidInput: the defense is not configured yet."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise InvalidInput(f"Expected {self} to be configured before it sends. {self.remedy}")
+        raise InvalidInput(f"Expected {self} to be configured before its first use. {self.remedy}")
 
 
 @dataclass(frozen=True, eq=False)
 class MomentsDefense(DeferredDefense):
-    """Defense whose settings are known and whose shape follows from moments of public records at the audited model.
+    """Defense with known settings, whose noise or mask follows from moments of public records at the audited model.
 
     Attributes:
         build: Function of moments and settings that returns the defense, such as ``optimal_noise``.
         settings: Keyword arguments of ``build``. ``noise_multiplier`` together with ``clip_norm`` means a clip first,
-            then noise whose unit is their product: a Gaussian mechanism for any moments.
+            then noise whose ``unit`` (:class:`NoiseBudget`) is their product: a Gaussian mechanism for any moments.
         public: Inputs and labels of public records; None until :meth:`with_public` sets them.
     """
 
@@ -113,7 +113,7 @@ class MomentsDefense(DeferredDefense):
         model, loss_fn = find_model(release.forward), find_loss(release.forward)
         if model is None or loss_fn is None:
             raise invalid_input(
-                "release", type(release).__name__, "to be an update of a model", "Call with_moments(moments)."
+                "type(release)", type(release).__name__, "to be an update of a model", "Call with_moments(moments)."
             )
         # in-place updates of the weights raise their version counters, so that a trained model gets new moments
         key = (id(model), sum(value._version for value in model.parameters()))

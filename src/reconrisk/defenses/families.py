@@ -71,14 +71,14 @@ class Reference:
         return _round_to_digits(_median_norm([scales.to_noise_units(update) for update in self.updates]))
 
     def share_dropped(self, level: float) -> float:
-        """Return the share of values to drop so that one in ``level`` is sent, and at least one value in total."""
+        """Return the share of values to drop if one in ``level`` is sent, and at least one value in total."""
         kept = max(1.0 / max(level, 1.0), 1.0 / self.size)
         # the kept share is rounded, not the dropped one: near 1, three digits would not resolve a small kept share
         return 1.0 - float(f"{kept:.{_DIGITS}g}") if kept < 1 else 0.0
 
 
 def round_level_up(level: float) -> float:
-    """Round a level up to three digits, so that the printed call builds the defense that was tried.
+    """Round a level up to three digits, so that the call in a report builds exactly the defense that was tried.
 
     Args:
         level: Strength of a family, above zero.

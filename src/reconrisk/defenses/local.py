@@ -20,11 +20,12 @@ from reconrisk.releases.sensitivity.parameters import parameter_sensitivity
 
 
 class LocalDefense(DeferredDefense):
-    """Defense that its own private records choose; :meth:`for_release` resolves it for them.
+    """Defense whose settings depend on the private records; :meth:`for_release` computes the settings.
 
     Its choice is a function of private records, so it leaks about them. No bound that treats noise or mask as given
-    holds: the Fisher information has the further term ``tr(S^-1 dS S^-1 dS) / 2``. The mechanism is None, also after
-    clipping, because the noise depends on the data that it should hide.
+    holds: the Fisher information has the further term ``tr(S^-1 dS S^-1 dS) / 2``. Here S is the
+    covariance of the noise and dS its derivative with respect to a value of the record. The mechanism is None, also
+    after clipping, because the noise depends on the data that it should hide.
     """
 
     is_local = True
@@ -42,8 +43,8 @@ class LocalOptimalNoise(LocalDefense):
     """Configured defense, as returned by :func:`local_optimal_noise`.
 
     Attributes:
-        budget: Total amount of noise.
-        probes: Random directions for the estimate of the sensitivity.
+        budget: Total amount of noise, stated by one quantity (:class:`NoiseBudget`).
+        probes: Number of random directions for the estimate of the sensitivity.
     """
 
     budget: NoiseBudget
@@ -66,7 +67,7 @@ class LocalOptimalPruning(LocalDefense):
     Attributes:
         share: Share of values to drop, or None.
         utility: Share of the first-order utility to keep, or None.
-        probes: Random directions for the estimate of the sensitivity.
+        probes: Number of random directions for the estimate of the sensitivity.
     """
 
     share: float | None
@@ -95,23 +96,26 @@ def local_optimal_noise(
 
     .. math:: \Sigma_{ii} = \lambda \frac{|\nabla_x g_i(x)|}{|g_i(x)|}
 
+    Here :math:`\Sigma_{ii}` is the variance of the noise on value i of the gradient g at the record x. The factor
+    :math:`\lambda` scales the noise to the budget.
+
     Pass exactly one of ``utility_loss``, ``noise_norm`` and ``like``.
 
     Args:
-        utility_loss: Expected second-order loss of utility, minus U2 of :func:`optimal_noise`.
+        utility_loss: Expected second-order decrease of utility, minus U2 of :func:`optimal_noise`.
         noise_norm: Frobenius norm of the noise covariance.
         like: Standard deviation of the equal noise with the same U2.
-        probes: Random directions for the estimate of the sensitivity of each value.
+        probes: Number of random directions for the estimate of the sensitivity of each value.
 
     Returns:
-        The defense. ``rr.observe`` resolves it for the release; alone it refuses to send.
+        The defense. ``rr.observe`` computes its settings from the release; before that every use raises InvalidInput.
 
     Raises:
         InvalidInput: If not exactly one budget is given, it is not above zero, or ``probes`` is below 1.
 
     Assumes: the whole release is available, not only its value; ``rr.observe`` passes it.
     Guarantee: **none.** It is not differentially private, even after clipping, and its scales leak about the records.
-    Bounds that treat the covariance as public do not hold. :func:`optimal_noise` has neither defect.
+    Bounds that treat the covariance as public do not hold. Use :func:`optimal_noise` for both.
     Reference: Remark after Theorem 3.5 and Algorithm 1, chen2025, with the root of Theorem 3.5.
 
     >>> print(local_optimal_noise(noise_norm=0.1))
@@ -127,15 +131,17 @@ def local_optimal_pruning(
 
     .. math:: \text{drop the largest } \frac{|\nabla_x g_i(x)|}{|g_i(x)|}
 
+    Here :math:`g_i(x)` is value i of the gradient at the record x.
+
     Pass exactly one of ``share`` and ``utility``.
 
     Args:
         share: Share of values to drop, in [0, 1).
         utility: Share of the first-order utility to keep, in [0, 1].
-        probes: Random directions for the estimate of the sensitivity of each value.
+        probes: Number of random directions for the estimate of the sensitivity of each value.
 
     Returns:
-        The defense. ``rr.observe`` resolves it for the release; alone it refuses to send.
+        The defense. ``rr.observe`` computes its settings from the release; before that every use raises InvalidInput.
 
     Raises:
         InvalidInput: If not exactly one budget is given, it is out of range, or ``probes`` is below 1.

@@ -46,7 +46,7 @@ class ParameterNoise(GaussianNoise):
 
     Attributes:
         scales: Standard deviations by parameter name.
-        name: Text of the defense in reports: the call that made it.
+        name: Name of the defense as shown in reports: the call that made it.
         is_local: True if the private record chose the scales. Then they leak about it.
     """
 
@@ -59,7 +59,7 @@ class ParameterNoise(GaussianNoise):
         """None: without clipping nothing bounds the sensitivity. Write ``clip(C) >> noise`` for a guarantee."""
 
     def mechanism_after(self, clip: Clip) -> Gaussian | None:
-        """Return the Gaussian mechanism: in units of the noise, a record contributes at most clip norm over unit.
+        """Return the Gaussian mechanism: in units of the noise, a record contributes at most clip norm / unit.
 
         None for a clip in another norm, and for noise that private records chose, which the mechanism does not cover.
         """
@@ -81,7 +81,7 @@ class ParameterNoise(GaussianNoise):
         }
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the release unchanged: the defense is all noise."""
+        """Return the release unchanged: the defense only adds noise."""
         return dict(released)
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -185,8 +185,10 @@ def clip_and_noise(*, noise_multiplier: float, clip_norm: float) -> NoisyRelease
 
     .. math:: g \min(1, C / |g|) + N(0, (\sigma C)^2 I)
 
+    Here g is the release as one vector.
+
     Args:
-        noise_multiplier: Standard deviation of the noise over the clip norm (:math:`\sigma`).
+        noise_multiplier: Standard deviation of the noise divided by the clip norm (:math:`\sigma`).
         clip_norm: Largest Euclidean norm of the release (:math:`C`).
 
     Returns:
@@ -210,7 +212,7 @@ def dp_sgd_noise(*, noise_multiplier: float, clip_norm: float) -> NoisyRelease:
     """Noise of one DP-SGD step on the update of one record or client: another name of :func:`clip_and_noise`.
 
     Args:
-        noise_multiplier: Standard deviation of the noise over the clip norm.
+        noise_multiplier: Standard deviation of the noise divided by the clip norm.
         clip_norm: Largest Euclidean norm of the update.
 
     Returns:
@@ -233,7 +235,7 @@ class LaplaceNoise(BaseDefense):
 
     Attributes:
         std: Standard deviation of the noise on every value.
-        noise_law: Law of the noise, for attacks that use its likelihood.
+        noise_law: Name of the distribution of the noise, for attacks that use its likelihood.
     """
 
     std: float
@@ -251,7 +253,7 @@ class LaplaceNoise(BaseDefense):
         return {name: tensor + self.std * _standard_laplace(tensor, rng) for name, tensor in released.items()}
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the release unchanged: the defense is all noise."""
+        """Return the release unchanged: the defense only adds noise."""
         return dict(released)
 
     def noise_std(self, sent: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -271,6 +273,8 @@ def laplace_noise(std: float) -> LaplaceNoise:
     r"""Add independent Laplacian noise to every released value.
 
     .. math:: p(z) = \frac1{2b} e^{-|z|/b}, \qquad b = \mathrm{std}/\sqrt2
+
+    Here p is the density of the noise z on one value.
 
     Args:
         std: Standard deviation of the noise, in units of the release.

@@ -1,4 +1,4 @@
-"""Optimal noise of chen2025, which protects most for its cost in utility, and equal noise at the same cost.
+"""Optimal noise of chen2025, with the largest error bound for its cost in utility, and equal noise at the same cost.
 
 A :class:`NoiseBudget` states the amount of noise by its cost; a :class:`TargetBound` by the error bound to reach.
 """
@@ -30,13 +30,16 @@ class TargetBound:
 
     .. math:: \mathrm{mse} = \frac d{\mathrm{tr}\, E I / B^2 + d P}
 
+    Here I is the Fisher information in the gradient of one record, E the mean over records; the attributes name d, P
+    and B.
+
     Attributes:
-        mse: Mean squared error per coordinate that no estimate may stay below.
+        mse: Requested lower bound on the mean squared error per coordinate.
         prior_information: Largest eigenvalue P of the Fisher information of the prior.
         dimension: Number of coordinates d of a record.
         batch_size: Number B of records whose gradients are averaged in the release.
 
-    Guarantee: none by itself, because the moments are estimates. The bound is
+    Guarantee: none, because the moments are estimates. The bound is
     :func:`reconrisk.bounds.bayesian_mse_lower_bound` with an upper limit of the trace.
     Reference: Theorem 3.2, chen2025.
 
@@ -57,8 +60,10 @@ class TargetBound:
         if self.mse * self.prior_information >= 1:  # the bound never exceeds 1/P, that of the prior alone
             most = 1 / self.prior_information
             # the bound of the prior alone is reached only by infinite noise; 99 % of it is a practical suggestion
-            remedy = f"Without any release the bound is {most:.4g}. Pass at most {0.99 * most:.4g}."
-            raise invalid_input("mse", self.mse, "to be below 1 / prior_information", remedy)
+            remedy = f"Pass at most {0.99 * most:.4g}."
+            raise invalid_input(
+                "mse", self.mse, f"< {most:.4g}, which is 1 / prior_information, the bound without any release", remedy
+            )
 
     @property
     def trace(self) -> float:
@@ -76,11 +81,11 @@ class NoiseBudget:
     """Amount of noise, stated by exactly one of five quantities.
 
     Attributes:
-        utility_loss: Expected second-order loss of utility, minus U2 of :func:`optimal_noise`.
-        noise_norm: Frobenius norm of the covariance.
+        utility_loss: Expected second-order decrease of utility, minus U2 of :func:`optimal_noise`.
+        noise_norm: Frobenius norm of the noise covariance.
         like: Standard deviation of the equal noise with the same U2.
-        unit: Square root of the harmonic mean of the variances.
-        target: Bayesian error bound to reach.
+        unit: Square root of the harmonic mean of the noise variances.
+        target: Lower bound on the mean squared error to reach.
     """
 
     utility_loss: float | None = None
@@ -93,8 +98,9 @@ class NoiseBudget:
         given = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         if len(given) != 1:
             passed = " and ".join(given) or "nothing"
-            raise invalid_input(
-                "budget", passed, f"to be exactly one of {', '.join(field.name for field in fields(self))}"
+            raise InvalidInput(
+                f"Expected exactly one of {', '.join(field.name for field in fields(self))}, got {passed}. Pass "
+                "one of them."
             )
         if self.target is None:
             check_positive(given[0], getattr(self, given[0]))
@@ -157,16 +163,20 @@ def optimal_noise(
     .. math:: \Sigma_{ii} = \lambda \sqrt{\frac{E|\nabla_x g_i|^2}{E g_i^2}}, \qquad
               -U_2 = \sum_i \Sigma_{ii} E g_i^2
 
+    Here :math:`\Sigma_{ii}` is the variance of the noise on value i of the gradient g, x is a record, and E is the mean
+    over public records. The factor :math:`\lambda` scales the noise to the budget.
+
     Pass exactly one of ``utility_loss``, ``noise_norm``, ``like``, ``unit`` and ``target``.
 
     Args:
         moments: Moments of gradients over public records, from ``rr.sensitivity.reference_moments``.
-        utility_loss: Expected second-order loss of utility, :math:`-U_2`.
+        utility_loss: Expected second-order decrease of utility, :math:`-U_2`.
         noise_norm: Frobenius norm of the covariance, the noise scale of the paper.
         like: Standard deviation of the equal noise with the same :math:`U_2`.
         unit: Square root of the harmonic mean of the variances. After ``clip(C)`` it is the noise multiplier times C.
-        target: Bayesian error bound to reach.
-        smallest_gradient: Root mean square below which a gradient counts as this value. It caps the noise (appendix B).
+        target: Lower bound on the mean squared error to reach.
+        smallest_gradient: Smaller root mean squares of a gradient are replaced by this value, which limits the noise
+            (appendix B).
 
     Returns:
         The configured defense. Its ``mechanism`` is None; ``clip(C) >> optimal_noise(...)`` is a Gaussian mechanism.
@@ -199,7 +209,7 @@ def optimal_stds(
     Args:
         moments: Moments of gradients over the reference records.
         budget: Amount of noise.
-        smallest_gradient: Root mean square below which a gradient counts as this value.
+        smallest_gradient: Smaller root mean squares of a gradient are replaced by this value.
 
     Returns:
         Standard deviations by parameter name, in the precision of the moments.
@@ -228,15 +238,16 @@ def equal_noise(
 
     .. math:: -U_2 = \sigma^2 \sum_i E g_i^2, \qquad \mathrm{tr}\, E I = \frac c{\sigma^2} \sum_i E|\nabla_x g_i|^2
 
-    with c = 1 for Gaussian and c = 2 for Laplacian noise, which reveals more at equal variance. Pass exactly one of
+    Here :math:`\sigma` is the standard deviation of the noise, g the gradient, x a record, I the Fisher information and
+    E the mean over public records. The factor c is 1 for Gaussian and 2 for Laplacian noise. Pass exactly one of
     ``utility_loss``, ``noise_norm`` and ``target``.
 
     Args:
         moments: Moments of gradients over public records, from ``rr.sensitivity.reference_moments``.
-        utility_loss: Expected second-order loss of utility, :math:`-U_2`.
+        utility_loss: Expected second-order decrease of utility, :math:`-U_2`.
         noise_norm: Frobenius norm of the covariance.
-        target: Bayesian error bound to reach.
-        law: ``"gaussian"`` or ``"laplace"``.
+        target: Lower bound on the mean squared error to reach.
+        law: Distribution of the noise, ``"gaussian"`` or ``"laplace"``.
 
     Returns:
         The configured defense.

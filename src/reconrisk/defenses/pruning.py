@@ -84,7 +84,7 @@ def _check_share(share: float, count: int | None = None) -> float:
         nearest = "1 - 1/n, which sends one of n values"
         if count is not None:
             nearest = f"{1 - 1 / count:.9g}, which sends one value of {count}"
-    raise invalid_input("share", share, "in [0, 1)", f"The nearest possible value is {nearest}.")
+    raise invalid_input("share", share, "in [0, 1)", f"Pass the nearest possible value, {nearest}.")
 
 
 def _count_dropped(count: int, share: float) -> int:
@@ -121,11 +121,12 @@ class MaskedRelease(BaseDefense):
 
     Attributes:
         mask: True for values that are always sent, by parameter name.
-        name: Text of the defense in reports: the call that made it.
+        name: Name of the defense as shown in reports: the call that made it.
         borderline: Name and flat index of one value that is sent at random; None without one. It lets the expected
             utility meet a budget that no fixed mask meets exactly.
         borderline_probability: Probability that the borderline value is sent.
-        is_local: True if the private record chose the mask. Then the mask leaks about it.
+        is_local: True if the mask was computed from the private record. The mask then reveals
+            information about the record.
     """
 
     mask: Mapping[str, Tensor]
@@ -178,7 +179,12 @@ class MaskedRelease(BaseDefense):
         shapes = {name: tuple(tensor.shape) for name, tensor in released.items()}
         expected = {name: tuple(each.shape) for name, each in self.mask.items()}
         if shapes != expected:
-            raise invalid_input("released", shapes, f"to have the names and shapes of the mask, {expected}")
+            raise invalid_input(
+                "shapes of released",
+                shapes,
+                f"to be the shapes of the mask, {expected}",
+                "Pass a release of the model that the mask was made for.",
+            )
 
     def __str__(self) -> str:
         """Return the call that made the mask."""
@@ -192,7 +198,8 @@ def optimal_pruning(
 
     .. math:: \text{drop the largest } \frac{E|\nabla_x g_i|^2}{E g_i^2}, \qquad U_1 = \sum_{i \text{ kept}} E g_i^2
 
-    Pass exactly one of ``share`` and ``utility``.
+    Here g is the gradient, x a record, and E the mean over public records. Pass exactly one of ``share`` and
+    ``utility``.
 
     Args:
         moments: Moments of gradients over public records, from ``rr.sensitivity.reference_moments``.
@@ -229,10 +236,10 @@ def choose_mask(
 
     Args:
         moments: Moments of gradients over the reference records.
-        name: Text of the defense in reports.
+        name: Name of the defense as shown in reports.
         share: Share of values to drop, or None.
         utility: Share of the first-order utility to keep, or None. Checked by :func:`format_budget`.
-        is_local: True if the moments are those of the private record.
+        is_local: True if the moments are computed from the private record.
 
     Returns:
         The configured defense.
@@ -272,7 +279,9 @@ def format_budget(share: float | None, utility: float | None, count: int | None 
     'share=0.8'
     """
     if (share is None) == (utility is None):
-        raise invalid_input("(share, utility)", (share, utility), "to hold exactly one value")
+        raise invalid_input(
+            "(share, utility)", (share, utility), "to have exactly one value", "Pass either share or utility."
+        )
     if share is not None:
         return f"share={_check_share(share, count):g}"
     return f"utility={check_probability('utility', utility):g}"
@@ -363,7 +372,7 @@ def _random_mask(count: int, share: float, seed: int) -> Tensor:
 
 
 def _drop_until(mask: Tensor, order: Tensor, square: Tensor, utility: float) -> tuple[int | None, float]:
-    """Drop values from ``mask`` in this order until the share ``utility`` is left.
+    """Drop values from ``mask`` in the order ``order`` until the share ``utility`` of the squared gradient is left.
 
     Returns the index of the borderline value (None without one) and the probability to send it.
     """
@@ -375,7 +384,7 @@ def _drop_until(mask: Tensor, order: Tensor, square: Tensor, utility: float) -> 
     if dropped == len(order):
         least = float(square[order[-1]]) / float(spent[-1])
         raise invalid_input(
-            "utility", utility, "> 0", f"At least one value must be sent: the nearest possible value is {least:.3g}."
+            "utility", utility, "> 0", f"Pass {least:.3g}, for instance: at least one value must be sent."
         )
     # the rest of the budget is spent on average: the next value is dropped with probability left / worth
     left = budget - (float(spent[dropped - 1]) if dropped else 0.0)
@@ -410,17 +419,17 @@ def optimal_pruning_and_noise(
     """Optimal pruning, then optimal noise on the kept values. Dropped values are sent as zero, without noise.
 
     Pass one of ``share`` and ``utility`` for the pruning, and one of the other budgets for the noise. The budgets of
-    the noise count the kept values only. A borderline value is always sent.
+    the noise count the kept values only. The value that :func:`optimal_pruning` sends at random is always sent here.
 
     Args:
         moments: Moments of gradients over public records, from ``rr.sensitivity.reference_moments``.
         share: Share of values to drop, in [0, 1).
         utility: Share of the first-order utility to keep.
-        utility_loss: Expected second-order loss of utility, minus U2 of :func:`optimal_noise`.
+        utility_loss: Expected second-order decrease of utility, minus U2 of :func:`optimal_noise`.
         noise_norm: Frobenius norm of the covariance.
         like: Standard deviation of the equal noise with the same U2.
-        unit: Square root of the harmonic mean of the variances.
-        target: Bayesian error bound to reach.
+        unit: Square root of the harmonic mean of the noise variances.
+        target: Lower bound on the mean squared error to reach.
 
     Returns:
         A chain of mask, noise and the same mask.

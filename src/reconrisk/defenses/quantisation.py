@@ -77,7 +77,7 @@ def quantise(levels: int) -> Quantisation:
     Raises:
         InvalidInput: If ``levels`` is not a whole number of at least 2.
 
-    Assumes: nothing; it is a heuristic. The adversary can read the step off the sent values.
+    Assumes: nothing; it is a heuristic. The adversary can compute the distance between levels from the sent values.
     Edge cases: two levels are :func:`sign`.
 
     >>> quantise(3)({"w": torch.tensor([1.0, -0.2, 0.7, -1.0])}, rng=torch.Generator())

@@ -27,8 +27,8 @@ class RefreshedDefense(BaseDefense):
         loss_fn: Loss of the model.
         inputs: Public records.
         labels: Their labels.
-        every: Number of sends between two computations of the moments.
-        probes: Random directions per record for the moments.
+        every: Number of updates from one computation of the moments to the next.
+        probes: Number of random directions per record for the moments.
         by_layer: True to average moments over each layer.
 
     Attributes:
@@ -36,12 +36,12 @@ class RefreshedDefense(BaseDefense):
         loss_fn: Loss of the model.
         inputs: Public records.
         labels: Their labels.
-        every: Number of sends between two computations of the moments.
-        probes: Random directions per record for the moments.
+        every: Number of updates from one computation of the moments to the next.
+        probes: Number of random directions per record for the moments.
         by_layer: True if moments are averaged over each layer.
-        sends: Number of sends so far.
+        sends: Number of updates that the defense was configured for so far.
         refreshes: Number of computations of the moments so far.
-        gradients_spent: Their cost so far, in gradients of one record.
+        gradients_spent: Cost of these computations so far, in gradients of one record.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RefreshedDefense(BaseDefense):
         self._current: Defense | None = None
 
     def fresh(self) -> RefreshedDefense:
-        """Return a copy in the state before the first send."""
+        """Return a copy in the state before the first update."""
         return RefreshedDefense(
             self.build,
             self.loss_fn,
@@ -73,7 +73,7 @@ class RefreshedDefense(BaseDefense):
         )
 
     def for_model(self, model: nn.Module) -> Defense:
-        """Return the defense for the next update of ``model``; counts as one send."""
+        """Return the defense for the next update of ``model`` and count that update."""
         if self._current is None or self.sends % self.every == 0:
             moments = reference_moments(model, self.loss_fn, self.inputs, self.labels, probes=self.probes)
             self.gradients_spent += moments.gradients
@@ -86,12 +86,14 @@ class RefreshedDefense(BaseDefense):
         """Return the defense for a release of a model; its records are not read."""
         model = find_model(release.forward)
         if model is None:
-            raise invalid_input("release", type(release).__name__, "to be of a model", "Call for_model(model) instead.")
+            raise invalid_input(
+                "type(release)", type(release).__name__, "to be a release of a model", "Call for_model(model) instead."
+            )
         return self.for_model(model)
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """Mechanism of the current defense; None before the first send."""
+        """Mechanism of the current defense; None before the first update."""
         return None if self._current is None else self._current.mechanism
 
     def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
@@ -111,9 +113,12 @@ class RefreshedDefense(BaseDefense):
         return self._current_defense().kept(sent)
 
     def _current_defense(self) -> Defense:
-        """Return the current defense, or raise InvalidInput before the first send."""
+        """Return the current defense, or raise InvalidInput before the first update."""
         if self._current is None:
-            raise InvalidInput("Expected a call of for_model(model) before the first send: it computes the moments.")
+            raise InvalidInput(
+                "Expected a call of for_model(model) before the first use. Call it before each update: it "
+                "computes the moments."
+            )
         return self._current
 
     def __repr__(self) -> str:
@@ -127,14 +132,14 @@ class RefreshedDefense(BaseDefense):
 
 
 def defense_for_model(defense: Defense, model: nn.Module) -> Defense:
-    """Return the defense with every refreshed part resolved for the current model.
+    """Return the defense with every part made by :func:`refreshed` configured for the current model.
 
     Args:
         defense: A defense or a chain.
         model: The model whose update is sent next.
 
     Returns:
-        The resolved defense. Each refreshed part counts one send.
+        The configured defense. Each part made by :func:`refreshed` counts one more update.
     """
     if isinstance(defense, Chain):
         return defense.map_parts(lambda part: defense_for_model(part, model))
@@ -151,7 +156,7 @@ def refreshed(
     probes: int = 10,
     by_layer: bool = False,
 ) -> RefreshedDefense:
-    """Defense that recomputes its moments from public records at the current model, every few sends.
+    """Defense that recomputes its moments from public records at the current model, every few updates.
 
     Args:
         build: Function from moments to a defense, such as
@@ -159,8 +164,8 @@ def refreshed(
         loss_fn: Loss of the model, used for the moments.
         inputs: Public records.
         labels: Their labels.
-        every: Number of sends between two computations of the moments.
-        probes: Random directions per record for the moments.
+        every: Number of updates from one computation of the moments to the next.
+        probes: Number of random directions per record for the moments.
         by_layer: True to average the moments over each layer; one probe is enough for that.
 
     Returns:
@@ -170,9 +175,10 @@ def refreshed(
         InvalidInput: If ``build`` is not a function, records and labels do not match, or a number is below 1.
 
     Assumes: public or reference records. The model at which moments are computed has been released before.
-    Guarantee: that of the defense which ``build`` returns, at every step: the defense depends on private data only
-    through earlier releases.
-    Reference: Section 5, chen2025, which proposes both ways to reduce the cost.
+    Guarantee: at every step, the guarantee of the defense that ``build`` returns. The defense depends on private data
+    only through earlier releases.
+    Reference: Section 5, chen2025, which proposes ``every`` and ``by_layer`` to reduce the cost.
+    Edge cases: each call of ``for_model`` counts as one update; the first one computes the moments.
 
     >>> from reconrisk.defenses.optimal_noise import optimal_noise
     >>> model, inputs, labels = nn.Linear(3, 2), torch.rand(4, 3), torch.zeros(4).long()
@@ -184,7 +190,7 @@ def refreshed(
     (2, 40)
     """
     if not callable(build) or hasattr(build, "replay"):  # a defense is callable too
-        remedy = "For example: lambda moments: optimal_noise(moments, like=0.1)."
+        remedy = "Pass lambda moments: optimal_noise(moments, like=0.1), for instance."
         raise invalid_input("build", build, "to be a function from moments to a defense", remedy)
     check_records(inputs, labels)
     every, probes = check_whole("every", every), check_whole("probes", probes)

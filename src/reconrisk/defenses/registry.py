@@ -71,10 +71,10 @@ class DefenseInfo(Info):
 
     Attributes:
         name: Name that users write.
-        where: Function that configures it.
+        where: Import path of the function that configures the defense.
         summary: One sentence in plain English.
-        strength: Setting that a bare number sets, as in ``reconrisk tradeoff --defense prune:0.5,0.9``.
-        needs_moments: True if moments of public records are its first argument.
+        strength: Setting that a number without a name sets, as in ``reconrisk tradeoff --defense prune:0.5,0.9``.
+        needs_moments: True if the first argument of that function is moments of public records.
         family: Family that :func:`reconrisk.recommend_defense` searches with this defense, if there is one.
     """
 
@@ -196,7 +196,7 @@ _ROWS = (
 
 
 def _row_from_plugin(plugin: Plugin, build: Callable[..., Any]) -> DefenseInfo:
-    """Build the row of a plugin function; a bare number sets its only parameter without default."""
+    """Build the row of a plugin function; a number without a name sets its only parameter without default."""
     parameters = dict(inspect.signature(build).parameters)
     needs_moments = parameters.pop("moments", None) is not None
     required = [name for name, each in parameters.items() if each.default is each.empty]
@@ -215,12 +215,12 @@ def defense_by_name(name: str, **settings: object) -> Defense:
     """Configure the defense of a given name.
 
     Args:
-        name: A name in :data:`DEFENSES`, or that of a plugin.
-        **settings: Arguments of the function that configures it. Noise shaped by public records also takes
-            ``noise_multiplier`` with ``clip_norm``, for a clip before it.
+        name: A name in :data:`DEFENSES`, or the name of a plugin.
+        **settings: Arguments of the function that configures it. Noise whose scales follow from public
+            records also takes ``noise_multiplier`` with ``clip_norm``, for a clip before the noise.
 
     Returns:
-        The defense. One that public records choose, such as ``optimal_noise``, is completed by ``with_public``.
+        The defense. If it needs public records, as ``optimal_noise`` does, call its ``with_public`` method before use.
 
     Raises:
         InvalidInput: If the name is unknown, or a setting is unknown or missing.
@@ -240,7 +240,9 @@ def defense_by_name(name: str, **settings: object) -> Defense:
         check_settings(name, parameters, settings)
         built: Defense = DEFENSES.configure(name, **settings)
         if not hasattr(built, "replay"):
-            raise invalid_input(name, type(built).__name__, "to be a defense", f"{row.where} must return a defense.")
+            raise invalid_input(
+                f"type({name}(...))", type(built).__name__, "to be a defense", f"Let {row.where} return a defense."
+            )
         return built
     from reconrisk.defenses.deferred import MomentsDefense  # imported here: it loads torch
 
@@ -257,10 +259,10 @@ def family_by_name(name: str) -> FamilyInfo:
     """Return the row of a family; a plugin states its family in the row of its defense.
 
     Args:
-        name: A name in :data:`FAMILIES`, or that of a plugin defense whose row states a family.
+        name: A name in :data:`FAMILIES`, or the name of a plugin defense whose row states a family.
 
     Returns:
-        The row, under this name.
+        The row, with ``name`` as its name.
 
     Raises:
         InvalidInput: If the name is unknown, or the plugin states no family.
@@ -275,7 +277,7 @@ def family_by_name(name: str) -> FamilyInfo:
         return FAMILIES[name]
     family = DEFENSES[name].family
     if family is None:
-        remedy = "The plugin must offer a DefenseInfo with family=FamilyInfo(...)."
+        remedy = "Let the plugin offer a DefenseInfo with family=FamilyInfo(...)."
         raise invalid_input("family", name, "to have a strength that can be searched", remedy)
     return replace(family, name=name)  # results look the family up by this name
 

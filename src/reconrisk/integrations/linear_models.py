@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from reconrisk.bounds.glm.information import GlmInformation, glm_information
 from reconrisk.bounds.glm.problem import GlmFit, fit_glm
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_all_finite, invalid_input
 from reconrisk.releases.fitted_estimators.estimators import broadcast_sample_weight, read_estimator, read_linear
 
@@ -72,10 +73,10 @@ def information_from_linear(
     for name, values in given.items():
         if not isinstance(values, Tensor):
             raise invalid_input(
-                name,
+                f"type({name})",
                 type(values).__name__,
-                "to be a tensor",
-                f"Pass the {name} it was trained on, converted with torch.as_tensor.",
+                "to be torch.Tensor",
+                f"Pass the {name} that the model was trained on, converted with torch.as_tensor.",
             )
         check_all_finite(name, values, "Remove or impute missing values, then train again.")
     given_labels = np.asarray(labels.detach().double().cpu().numpy())
@@ -150,12 +151,14 @@ def information_from_estimator(
     ((3,), (1, 1))
     """
     if issparse(features):
-        raise invalid_input("features", "sparse", "to be a dense array", "Pass features.toarray().")
+        raise invalid_input(
+            "type(features)", type(features).__name__, "to be a dense array", "Pass features.toarray()."
+        )
     _check_features(features)
     given = np.asarray(labels)
     if given.ndim == 0:
         raise invalid_input(
-            "labels", labels, "to be one label per record", "Pass the labels the estimator was fitted to."
+            "labels", labels, "to have one label per record", "Pass the labels that the estimator was fitted to."
         )
     model = read_estimator(estimator, given, broadcast_sample_weight(sample_weight, len(given)))
     setting: dict[str, Any] = {
@@ -194,12 +197,12 @@ def _check_near(rough: GlmFit, polished: GlmFit) -> None:
     scale = max(float(np.linalg.norm(before)), float(np.linalg.norm(after)))
     distance = float(np.linalg.norm(after - before))
     if distance > _FARTHEST * scale:
-        raise invalid_input(
-            "coefficients",
-            f"{distance / scale:.0%} from the minimum",
-            f"to be within {_FARTHEST:.0%} of it to be polished",
-            "Check that features, labels, sample_weight and penalty (C or alpha) are those of the fit; "
-            "if they are, fit with a smaller tol and a larger max_iter.",
+        raise InvalidInput(
+            f"Expected coefficients within {_FARTHEST:.0%} of the minimum of the training loss, but they differ "
+            "from it by "
+            f"{distance / scale:.0%}. Check that features, labels, sample_weight and penalty (C or alpha) are "
+            "those of the fit; "
+            "if they are, fit with a smaller tol and a larger max_iter."
         )
 
 

@@ -50,8 +50,8 @@ class DefendedLoop:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Replace the gradients by defended ones; the optimizer calls this before each step."""
         if len(args) > 1 or kwargs.get("closure") is not None:  # args[0] is the optimizer itself
-            remedy = "Compute the loss and its gradients before the step."
-            raise invalid_input("closure", "a function", "to be None: it would compute undefended gradients", remedy)
+            remedy = "Call loss.backward() before step() instead."
+            raise InvalidInput(f"Expected step() without a closure, which would compute undefended gradients. {remedy}")
         parameters = _stepped_parameters(optimizer, self._model)
         if all(value.grad is None for value in parameters.values()):
             raise InvalidInput("Expected gradients before a step. Call loss.backward() first.")
@@ -109,7 +109,12 @@ def defend_optimizer(
     tensor(0.5000)
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise invalid_input("optimizer", type(optimizer).__name__, "to be a torch optimizer")
+        raise invalid_input(
+            "type(optimizer)",
+            type(optimizer).__name__,
+            "to be a torch optimizer",
+            "Pass torch.optim.SGD(model.parameters(), lr=0.1), for instance.",
+        )
     if rng is None:
         rng = torch.Generator()
         rng.seed()
@@ -117,7 +122,7 @@ def defend_optimizer(
         raise invalid_input("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     if any(not hasattr(part, "replay") for part in parts):
-        raise invalid_input("defense", defense, "to be a defense", "For example: rr.defenses.clip(1.0).")
+        raise invalid_input("defense", defense, "to be a defense", "Pass rr.defenses.clip(1.0), for instance.")
     if any(part.is_local for part in parts if isinstance(part, BaseDefense)):
         remedy = "Use the global form: rr.defenses.refreshed(...) recomputes it from public records."
         raise invalid_input("defense", str(defense), "to need no records, which the loop cannot pass", remedy)
@@ -130,6 +135,9 @@ def _stepped_parameters(optimizer: torch.optim.Optimizer, model: nn.Module) -> M
     known = {id(value) for value in named.values()}
     stepped = {id(value) for group in optimizer.param_groups for value in group["params"]}
     if not stepped <= known:
-        remedy = "Pass the model whose parameters it updates."
-        raise invalid_input("optimizer", f"{len(stepped - known)} other parameters", "to be of the model", remedy)
+        remedy = "Pass the model whose parameters the optimizer updates."
+        raise InvalidInput(
+            f"Expected an optimizer of parameters of the model, but {len(stepped - known)} belong to another "
+            f"model. {remedy}"
+        )
     return {name: value for name, value in named.items() if id(value) in stepped and value.requires_grad}

@@ -35,7 +35,7 @@ class ModelState:
 
         Args:
             inputs: A batch of records.
-            released: Other values of the released parameters; by default the module's own.
+            released: Other values of the released parameters; by default the values of the module.
 
         Returns:
             Outputs of the batch, differentiable with respect to ``inputs`` and ``released``.
@@ -153,7 +153,10 @@ def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Ten
         losses = torch.stack([loss(output, label) for output, label in zip(outputs, labels, strict=True)])
     if losses.shape != (len(outputs),):
         raise invalid_input(
-            "loss_fn(...).shape", tuple(losses.shape[1:]), "to be (), one number per record", "Reduce to a scalar."
+            "loss_fn(...).shape",
+            tuple(losses.shape[1:]),
+            "to be (), one number per record",
+            "Reduce the loss of a record to a scalar.",
         )
     return losses
 
@@ -163,7 +166,7 @@ def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
 
     Args:
         model: The module.
-        batch_norm: Accept batch norm in training mode, which mixes the records of a batch.
+        batch_norm: True to accept batch norm in training mode, which mixes the records of a batch.
 
     Raises:
         InvalidInput: If such a layer is in the module; the error names it.
@@ -183,7 +186,7 @@ def check_mode(model: nn.Module, *, batch_norm: bool = False) -> None:
                     f"{name or 'model'}.training", True, f"to be False for {type(layer).__name__}", remedy
                 )
             if not layer.track_running_stats:
-                remedy = "The layer mixes the records of a batch: use rr.models.group_norm(channels) instead."
+                remedy = "Use rr.models.group_norm(channels) instead: this layer mixes the records of a batch."
                 raise invalid_input(
                     f"{name or 'model'}.track_running_stats", False, f"to be True for {type(layer).__name__}", remedy
                 )
@@ -214,7 +217,8 @@ def check_records_independent(state: ModelState, loss_fn: LossFunction, inputs: 
         together, again = state.outputs(some), state.outputs(some)
         if not torch.equal(together.nan_to_num(), again.nan_to_num()):  # NaN differs from itself
             raise InvalidInput(
-                "Expected a model that gives the same outputs twice, two passes differ. Call model.eval() first."
+                "Expected a model that gives the same outputs twice for the same records, but two passes differ. "
+                "Call model.eval() first."
             )
         apart = torch.cat([state.outputs(record[None]) for record in some])
         if together.shape != apart.shape or not torch.allclose(together, apart, rtol=close, atol=close, equal_nan=True):

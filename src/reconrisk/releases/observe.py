@@ -45,13 +45,15 @@ def observe(
 
     .. math:: y = D(f(x)) + \mathrm{noise}
 
+    Here x are the records, f is the release and D the deterministic part of the defense, such as clipping.
+
     Side information is included only if ``threat`` knows it: labels, norms of the records, statistics of the batch, and
     the defense (its clipping in ``forward``, its noise and the positions of the values it kept).
 
     Args:
         release: Private records with their forward map.
         defense: Defense that is applied to the release; None for none.
-        threat: Powers of the adversary.
+        threat: Abilities of the adversary.
         data_range: Smallest and largest value of a record.
         rng: Generator of the defense's randomness; needed only with a defense.
 
@@ -79,7 +81,10 @@ def observe(
     if defense is not None:
         if not isinstance(rng, torch.Generator):
             raise invalid_input(
-                "rng", rng, "to be a generator for the defense", "Pass rng=torch.Generator().manual_seed(0)."
+                "rng",
+                rng,
+                "to be a torch.Generator if there is a defense",
+                "Pass rng=torch.Generator().manual_seed(0).",
             )
         defense = resolve_defense(defense, release)
         sent = defense(sent, rng=rng)
@@ -104,7 +109,7 @@ def observe(
 
 
 def resolve_defense(defense: Defense, release: Release) -> Defense:
-    """Return the defense to apply to a release: itself, or the one that its ``for_release`` method chooses.
+    """Return the defense to apply to a release: ``defense`` itself, or the result of its ``for_release`` method.
 
     Args:
         defense: The configured defense.
@@ -199,4 +204,9 @@ def _compute_release(release: Release) -> dict[str, Tensor]:
         largest, smallest = int(release.labels.max()), int(release.labels.min())
         found = smallest if smallest < 0 else largest
         cause = str(error).rstrip(".")
-        raise invalid_input("labels", found, f"to be classes of the model: {cause}", "Count classes from 0.") from error
+        raise invalid_input(
+            "min(labels)" if smallest < 0 else "max(labels)",
+            found,
+            f"to be a class of the model: {cause}",
+            "Count classes from 0.",
+        ) from error

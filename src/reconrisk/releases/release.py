@@ -166,7 +166,9 @@ def check_records(inputs: Tensor, labels: Tensor) -> None:
     """
     for name, value in (("inputs", inputs), ("labels", labels)):
         if not isinstance(value, Tensor):
-            raise invalid_input(name, type(value).__name__, "to be a torch.Tensor", f"Pass torch.as_tensor({name}).")
+            raise invalid_input(
+                f"type({name})", type(value).__name__, "to be a torch.Tensor", f"Pass torch.as_tensor({name})."
+            )
         if value.ndim == 0:
             raise invalid_input(f"{name}.shape", (), "to begin with the number of records", f"Pass {name}[None].")
     check_not_empty("inputs", inputs)
@@ -187,7 +189,10 @@ def check_labels(inputs: Tensor, labels: Tensor) -> None:
         InvalidInput: If the numbers of records and labels differ.
     """
     if len(inputs) != len(labels):
-        raise InvalidInput(f"Expected one label per record, got {len(inputs)} records with {len(labels)} labels.")
+        raise InvalidInput(
+            f"Expected one label per record, got {len(inputs)} records with {len(labels)} labels. Pass labels of "
+            f"length {len(inputs)}."
+        )
 
 
 def rows_among(records: Tensor, known: Tensor) -> tuple[int, ...]:
@@ -235,18 +240,21 @@ NoiseStd = float | Mapping[str, Tensor | float] | None
 def standard_normal_weights(
     released: Mapping[str, Tensor], noise_std: NoiseStd, rng: torch.Generator
 ) -> dict[str, Tensor]:
-    """Draw u ~ N(0, Sigma^-1) in the shapes of the release; ``E |(J^T u)_i|^2`` is the Fisher trace of record i.
+    """Draw u ~ N(0, Sigma^-1) in the shapes of the release.
+
+    Here Sigma is the covariance of the noise. For the Jacobian J of the release, ``E |(J^T u)_i|^2`` is the trace of
+    the Fisher information about record i.
 
     Args:
         released: Released tensors by name, for their shapes.
-        noise_std: Standard deviation of the noise: one number, one per name, or None for unit noise.
+        noise_std: Standard deviation of the noise: one number, one per name, or None for standard deviation 1.
         rng: Generator of the draw.
 
     Returns:
         The drawn weights by name.
 
     Assumes: independent noise of standard deviation ``noise_std`` on every released value.
-    Edge cases: ``inf`` gives weight 0; None is unit noise.
+    Edge cases: ``inf`` gives weight 0; None is noise of standard deviation 1.
 
     >>> released = {"weight": torch.zeros(2), "bias": torch.zeros(1)}
     >>> drawn = standard_normal_weights(released, {"weight": 0.1, "bias": torch.inf}, torch.Generator().manual_seed(0))
@@ -270,7 +278,9 @@ def standard_normal(like: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def whiten_by_noise(tensors: Mapping[str, Tensor], noise_std: NoiseStd) -> dict[str, Tensor]:
-    """Divide released values, or changes of them, by the noise: Sigma^(-1/2) t, whose noise has unit variance.
+    """Divide released values t, or changes of them, by the standard deviation of the noise: Sigma^(-1/2) t.
+
+    Here Sigma is the covariance of the noise. After the division the noise has variance 1.
 
     Args:
         tensors: Released values or changes of them, by name.
@@ -295,7 +305,7 @@ def noise_stds(released: Mapping[str, Tensor], noise_std: NoiseStd) -> dict[str,
 
     Args:
         released: Released tensors by name.
-        noise_std: Standard deviation of the noise: one number, one per name, or None for unit noise.
+        noise_std: Standard deviation of the noise: one number, one per name, or None for standard deviation 1.
 
     Returns:
         Standard deviations by name, in the precision of the released tensors.
@@ -353,10 +363,15 @@ def _check_noise_std(name: str, value: Tensor | float, like: Tensor) -> Tensor:
         given = torch.tensor(check_real(name, value), dtype=torch.float64)
     if not bool((given > 0).all()):
         raise invalid_input(
-            name, float(given.min()), "> 0", "Use None for the bare Jacobian, inf for values that are not released."
+            f"min({name})",
+            float(given.min()),
+            "> 0",
+            "Pass None for the Jacobian without noise, inf for values that are not released.",
         )
     std = given.to(like)
     # Underflow to 0 would mean no noise, and overflow to inf would mean not released.
     if bool(((std == 0) | (std.isinf() & ~given.isinf())).any()):
-        raise invalid_input(name, float(given.min()), f"to be representable in {like.dtype}", "Pass inputs.double().")
+        raise invalid_input(
+            f"min({name})", float(given.min()), f"to be representable in {like.dtype}", "Pass inputs.double()."
+        )
     return std

@@ -117,7 +117,10 @@ def test_residuals_of_records_that_are_fitted_well_keep_their_digits():
 
 
 def test_separable_classes_without_penalty_have_no_minimum():
-    with pytest.raises(InvalidInput, match=r"penalty=0.0 to give a minimum|hessian='singular' to be positive"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"penalty=0.0 to be large enough for a minimum|positive definite Hessian .* got a singular one",
+    ):
         fit_glm(features=[[-1.0], [1.0]], labels=[0, 1], family="logistic", penalty=0.0)
 
 

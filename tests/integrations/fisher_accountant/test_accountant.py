@@ -217,7 +217,7 @@ def test_the_state_of_another_version_is_refused():
     accountant.step(**STEP)
     state = accountant.state_dict()
     for old in (state["fingerprint"][1:], state["fingerprint"] - 1):
-        with pytest.raises(InvalidInput, match="of another version of reconrisk"):
+        with pytest.raises(InvalidInput, match="of this version of reconrisk, got one of another version"):
             accountant.load_state_dict({**state, "fingerprint": old})
 
 
@@ -226,15 +226,15 @@ def test_the_state_of_other_records_or_settings_is_refused():
     accountant = FisherAccountant(model, inputs, labels, probes=2)
     accountant.step(**STEP)
     state = accountant.state_dict()
-    with pytest.raises(InvalidInput, match="Other records"):
+    with pytest.raises(InvalidInput, match="Pass the records or labels of the saved account"):
         FisherAccountant(model, inputs + 1, labels, probes=2).load_state_dict(state)
-    with pytest.raises(InvalidInput, match="Other records or labels"):
+    with pytest.raises(InvalidInput, match="Pass the records or labels of the saved account"):
         FisherAccountant(model, inputs, (labels + 1) % 3, probes=2).load_state_dict(state)
-    with pytest.raises(InvalidInput, match="Other settings"):
+    with pytest.raises(InvalidInput, match="Pass the settings or number of records of the saved account"):
         FisherAccountant(model, inputs, labels, probes=2, records_per_step=3).load_state_dict(state)
-    with pytest.raises(InvalidInput, match="Other settings"):
+    with pytest.raises(InvalidInput, match="Pass the settings or number of records of the saved account"):
         FisherAccountant(model, inputs, labels, probes=2, subsampling="none").load_state_dict(state)
-    with pytest.raises(InvalidInput, match="to have 'rng'"):
+    with pytest.raises(InvalidInput, match="to include 'rng'"):
         accountant.load_state_dict({name: value for name, value in state.items() if name != "rng"})
 
 
@@ -309,7 +309,7 @@ def test_a_state_can_stand_for_the_model():
             value.copy_(moved[name])
     by_model.step(model, **STEP)
     assert torch.equal(by_state.traces(), by_model.traces())
-    with pytest.raises(InvalidInput, match=r"to have '0.weight'"):
+    with pytest.raises(InvalidInput, match=r"to include '0.weight'"):
         by_state.step({"_module.0.weight": moved["0.weight"]}, **STEP)
 
 
@@ -354,7 +354,7 @@ def test_bad_steps_and_questions_before_the_first_step_are_refused():
         accountant.step(noise_multiplier=0.0, clip_norm=1.0, sampling_probability=0.1)
     with pytest.raises(InvalidInput, match="sampling_probability"):
         accountant.step(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=1.5)
-    with pytest.raises(InvalidInput, match="Train first"):
+    with pytest.raises(InvalidInput, match="Expected at least one accounted step, got 0"):
         accountant.traces()
 
 
@@ -404,8 +404,8 @@ def test_what_does_not_fit_is_refused_before_training():
     for wrong, message in (
         ({"inputs": inputs[:, :4]}, r"takes records of shape \(4,\).*RuntimeError"),
         ({"labels": labels.double()}, r"loss_fn that takes outputs of shape \(4, 3\).*torch.float64"),
-        ({"labels": labels + 1}, "labels=3 from 0 to 2"),
-        ({"labels": labels - 1}, "labels=-1 from 0 to 2"),
+        ({"labels": labels + 1}, "labels=3 to be from 0 to 2"),
+        ({"labels": labels - 1}, "labels=-1 to be from 0 to 2"),
         ({"loss_fn": nn.CrossEntropyLoss(weight=weights)}, "[Cc]lass weights"),
         ({"loss_fn": nn.CrossEntropyLoss(reduction="none")}, "one number per record"),
         ({"loss_fn": lambda output, label: {}[0]}, "KeyError"),

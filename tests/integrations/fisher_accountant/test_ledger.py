@@ -101,6 +101,6 @@ def test_restored_anywhere_it_goes_on_identically(cut):
 
 def test_a_foreign_state_is_refused_and_changes_nothing():
     ledger, other = InformationLedger(3, 1), InformationLedger(4, 1)
-    with pytest.raises(InvalidInput, match="of other records"):
+    with pytest.raises(InvalidInput, match="of an accountant of the same records"):
         ledger.restore(other.tensors())
     assert ledger.records == 3

@@ -387,7 +387,7 @@ def test_ghost_clipping_and_distributed_training_are_refused():
 
 def test_plain_optimizers_are_refused():
     model = small_model()
-    with pytest.raises(InvalidInput, match="to be a DPOptimizer"):
+    with pytest.raises(InvalidInput, match="to be DPOptimizer"):
         with_optimal_noise(torch.optim.SGD(model.parameters(), lr=0.1), model, wide(model))
 
 
@@ -413,7 +413,7 @@ def test_other_defenses_are_refused():
 
 
 def test_scales_of_another_model_are_refused():
-    with pytest.raises(InvalidInput, match="of shape"):
+    with pytest.raises(InvalidInput, match=r"\.shape=None to be \(3, 4\)"):
         Training(noise=lambda _: wide(nn.Linear(4, 3)))
 
 

@@ -204,8 +204,8 @@ def test_derivatives_that_do_not_exist_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"noise_std": 0.0}, "noise_std=0.0 > 0"),
-        ({"noise_std": -1.0}, "noise_std=-1.0 > 0"),
+        ({"noise_std": 0.0}, r"min\(noise_std\)=0.0 > 0"),
+        ({"noise_std": -1.0}, r"min\(noise_std\)=-1.0 > 0"),
         ({"noise_std": math.nan}, "noise_std"),
         ({"noise_std": {"x": 1.0}}, "without a value"),
         ({"relative_error": 0.0}, "relative_error=0.0 > 0"),
@@ -221,13 +221,13 @@ def test_bad_records_are_refused():
         fisher_matrix(_linear_release(_matrix(0, 2, 2)), record=3)
     with pytest.raises(InvalidInput, match="coordinates=9000 <= 8192"):
         fisher_matrix(ForwardRelease(lambda inputs, labels: {"y": inputs}, torch.zeros(9, 1000), torch.zeros(9)))
-    with pytest.raises(InvalidInput, match="records=2 to be 1"):
+    with pytest.raises(InvalidInput, match="trace of one record, got 2 records"):
         float(fisher_trace(_linear_release(_matrix(0, 2, 2), records=2)))
     with pytest.raises(InvalidInput, match="inputs"):
         ForwardRelease(lambda inputs, labels: {"y": inputs}, torch.full((1, 2), math.nan), torch.zeros(1))
     with pytest.raises(InvalidInput, match=r"labels\.shape=\(\) to begin with the number of records"):
         ForwardRelease(lambda inputs, labels: {"y": inputs}, torch.ones(1, 2), torch.tensor(0))
-    with pytest.raises(InvalidInput, match=r"inputs='ndarray' to be a torch\.Tensor"):
+    with pytest.raises(InvalidInput, match=r"type\(inputs\)='ndarray' to be a torch\.Tensor"):
         ForwardRelease(lambda inputs, labels: {"y": inputs}, np.ones((1, 2)), torch.zeros(1))
     with pytest.raises(InvalidInput, match=r"clip=1\.0 to be a HardClip or SmoothClip"):
         GradientRelease(nn.Linear(2, 2), nn.functional.cross_entropy, torch.ones(1, 2), torch.tensor([0]), clip=1.0)

@@ -190,9 +190,9 @@ def test_chosen_records_only(network):
         ({"relative_error": 0.0}, "relative_error=0.0 > 0"),
         ({"relative_error": 1.0}, "relative_error=1.0 < 1"),
         ({"confidence": 1.0}, r"confidence=1.0 in \(0, 1\)"),
-        ({"records": [5]}, r"records=\[5\] to be indices of the release's 1 records"),
+        ({"records": [5]}, r"records=\[5\] to be indices from 0 to 0, the records of the release"),
         ({"records": []}, r"records=\[\] to be indices"),
-        ({"noise_std": 0.0}, "noise_std=0.0 > 0"),
+        ({"noise_std": 0.0}, r"min\(noise_std\)=0.0 > 0"),
         ({"rng": 1}, r"rng=1 to be a torch\.Generator"),
     ],
 )

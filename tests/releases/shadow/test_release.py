@@ -57,7 +57,7 @@ def test_the_mechanism_counts_every_step(change, steps):
 
 
 def test_plain_training_is_refused_and_there_is_no_derivative():
-    with pytest.raises(rr.InvalidInput, match=r"Without noise use rr\.releases\.TrainedModelRelease"):
+    with pytest.raises(rr.InvalidInput, match=r"Use rr\.releases\.TrainedModelRelease for training without noise"):
         release(private=None)
-    with pytest.raises(rr.InvalidInput, match="has none"):
+    with pytest.raises(rr.InvalidInput, match="has no derivative"):
         release().linearize()

@@ -166,7 +166,7 @@ def test_rows_read_from_disk_cannot_change_the_store(tmp_path):
 )
 def test_a_store_of_other_settings_is_refused(tmp_path, change, message):
     run(tmp_path / "store")
-    with pytest.raises(InvalidInput, match=f"same settings, it differs in {message}. Name another folder"):
+    with pytest.raises(InvalidInput, match=f"same settings, but it differs in {message}. Pass another folder"):
         run(tmp_path / "store", **change)
 
 

@@ -44,7 +44,7 @@ def test_what_has_no_derivative_here_is_refused():
         training().push(inputs, labels, inputs)
     with pytest.raises(InvalidInput, match=r"tangents\.shape"):
         training().push(inputs[:1], labels[:1], torch.zeros(2, 5))
-    with pytest.raises(InvalidInput, match="to have no clipping, noise or random batches"):
+    with pytest.raises(InvalidInput, match=r"to be None for push"):
         training(private=Gaussian(1.0)).push(inputs[:1], labels[:1], inputs)
-    with pytest.raises(InvalidInput, match="to have no clipping, noise or random batches"):
+    with pytest.raises(InvalidInput, match=r"to be fixed for push"):
         training(batches=RandomBatches(3)).push(inputs[:1], labels[:1], inputs)

@@ -440,7 +440,7 @@ def test_spectral_norm_of_the_old_style_is_refused_in_train_mode_and_right_in_ev
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": None}, "steps=None to be a number. State the length of training"),
+        ({"steps": None}, "steps=None to be a number, because batches is None. Pass steps="),
         ({"steps": 0}, "steps=0 >= 1"),
         ({"steps": 2, "batches": [torch.tensor([0])]}, "steps=2 to equal the number of batches, 1"),
         ({"batches": []}, "batches with at least one element"),
@@ -448,11 +448,14 @@ def test_spectral_norm_of_the_old_style_is_refused_in_train_mode_and_right_in_ev
         ({"batches": [torch.tensor([0.5])]}, r"batches\[0\]=.* to be a list of record numbers"),
         ({"batches": [torch.tensor([-1])]}, r"batches\[0\]=.* to be a list of record numbers"),
         ({"batches": [torch.tensor([[1]])]}, r"batches\[0\]=.* to be a list of record numbers"),
-        ({"batches": [torch.tensor([8])]}, "batches=8 to index 8 records, the fixed ones first"),
+        (
+            {"batches": [torch.tensor([8])]},
+            r"max\(batches\)=8 < 8, the number of records\. Count from 0, the fixed records first",
+        ),
         ({"parameters": "0"}, r"parameters='0' to be a list of names. Write \['0'\]"),
         ({"parameters": []}, "parameters with at least one element"),
         ({"parameters": ["3"]}, "parameters='3' to name one of 0.weight, 0.bias, 2.weight"),
-        ({"parameters": ["0"], "queries": torch.ones(1, 4)}, r"parameters=\['0'\] to be None with queries"),
+        ({"parameters": ["0"], "queries": torch.ones(1, 4)}, r"parameters=\['0'\] to be None if queries are given"),
         ({"queries": torch.ones(0, 4)}, "queries with at least one element"),
         ({"queries": torch.full((1, 4), torch.nan)}, "queries to be finite"),
         ({"checkpoint_every": 0}, "checkpoint_every=0 >= 1"),
@@ -467,13 +470,13 @@ def test_settings_outside_their_domain_are_refused(settings, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"fixed_inputs": None}, "fixed_inputs=None to be given if the other is"),
-        ({"fixed_labels": None}, "fixed_labels=None to be given if the other is"),
+        ({"fixed_inputs": None}, "fixed_inputs=None to be given, because only one"),
+        ({"fixed_labels": None}, "fixed_labels=None to be given, because only one"),
         ({"fixed_inputs": torch.ones(2, 4, dtype=torch.int64)}, "fixed_inputs.dtype=torch.int64 to be floating point"),
         ({"fixed_inputs": torch.full((2, 4), torch.inf)}, "fixed_inputs to be finite"),
         ({"fixed_inputs": torch.ones(3, 4)}, "one label per fixed record, got 3 records with 2 labels"),
-        ({"fixed_inputs": torch.ones(2, 5)}, r"inputs.shape=\(1, 4\) to be records of shape \(5,\)"),
-        ({"fixed_labels": torch.ones(2)}, "labels.dtype=torch.int64 and its shape to agree with the fixed labels"),
+        ({"fixed_inputs": torch.ones(2, 5)}, r"inputs.shape=\(1, 4\) to end in \(5,\)"),
+        ({"fixed_labels": torch.ones(2)}, r"labels='torch.int64 of shape \(\)' to be like the fixed labels"),
         ({"fixed_labels": torch.ones(2, 1, dtype=torch.int64)}, r"torch.int64 of shape \(1,\)"),
     ],
 )
@@ -522,9 +525,9 @@ OLD_WEIGHT_NORM = pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecate
 )
 @pytest.mark.parametrize("training", [True, False])
 def test_trained_weight_norm_is_refused_by_the_name_of_its_layer(build, remedy, training):
-    with pytest.raises(InvalidInput, match=rf"Expected 1\.0='weight_norm' to have a plain weight.*{remedy}"):
+    with pytest.raises(InvalidInput, match=rf"Expected 1\.0 to have a plain weight, but it uses weight_norm.*{remedy}"):
         release_of(weight_normed(build).train(training))
-    with pytest.raises(InvalidInput, match="Expected model='weight_norm'"):
+    with pytest.raises(InvalidInput, match="Expected model to have a plain weight, but it uses weight_norm"):
         release_of(seeded(lambda: build(nn.Linear(4, 3))))
 
 
@@ -562,7 +565,7 @@ def test_functional_dropout_is_refused_and_the_random_state_stays(zeroed):
     if zeroed:  # its outputs are the same each time, its gradients are not
         nn.init.zeros_(model.last.weight)
     before = torch.get_rng_state()
-    with pytest.raises(InvalidInput, match="same gradient each time, two evaluations differ"):
+    with pytest.raises(InvalidInput, match="same gradient each time, but two evaluations differ"):
         release_of(model)
     assert torch.equal(torch.get_rng_state(), before)
     release_of(model.eval()).value()

@@ -90,7 +90,7 @@ def test_chosen_layers_are_released_also_if_frozen():
 
 
 def test_clip_needs_a_stated_reduction():
-    with pytest.raises(InvalidInput, match="reduction=None to be stated with clip"):
+    with pytest.raises(InvalidInput, match="reduction=None to be stated if clip is given"):
         GradientMap(nn.Linear(2, 2), clip=HardClip(1.0))
 
 

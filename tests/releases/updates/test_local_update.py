@@ -143,9 +143,9 @@ def test_batches_are_the_clients_own_order():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": 1}, r"\(steps, epochs, batch_size\)=\(1, None, None\) to be left out with batches"),
-        ({"batch_size": 2}, r"\(None, None, 2\) to be left out with batches"),
-        ({"batches": [[0, 5]]}, "batches=5 to index 5 records"),
+        ({"steps": 1}, r"\(steps, epochs, batch_size\)=\(1, None, None\) to be left out if batches are given"),
+        ({"batch_size": 2}, r"\(None, None, 2\) to be left out if batches are given"),
+        ({"batches": [[0, 5]]}, r"max\(batches\)=5 < 5, the number of records"),
         ({"batches": [[]]}, r"batches\[0\] with at least one element"),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_functional_dropout_weight_norm_and_arrays_are_refused():
     with pytest.raises(InvalidInput, match="two evaluations differ"):
         LocalUpdateRelease(Dropping(4, 3), cross_entropy, inputs, labels, learning_rate=0.1, steps=2)
     normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
-    with pytest.raises(InvalidInput, match="model='weight_norm' to have a plain weight"):
+    with pytest.raises(InvalidInput, match="Expected model to have a plain weight, but it uses weight_norm"):
         LocalUpdateRelease(normed, cross_entropy, inputs, labels, learning_rate=0.1, steps=2)
     with pytest.raises(InvalidInput, match=r"labels='ndarray' to be a tensor"):
         LocalUpdateRelease(nn.Linear(4, 3), cross_entropy, inputs, labels.numpy(), learning_rate=0.1, steps=2)

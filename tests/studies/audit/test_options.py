@@ -14,7 +14,7 @@ from reconrisk.studies.common.arguments import StudyOptions
         ({"confidence": 1.0}, r"Expected confidence=1.0 in \(0, 1\)"),
         ({"seed": -1}, "Expected seed=-1 >= 0"),
         ({"seed": 2**63}, "< 2\\^63"),
-        ({"public": torch.zeros(2)}, "Expected public='Tensor' to hold public records. Pass an rr.data.Dataset"),
+        ({"public": torch.zeros(2)}, r"Expected type\(public\)='Tensor' to be public records. Pass an rr.data.Dataset"),
         ({"name": 3}, "Expected name=3 to be a text"),
         ({"show_plan": "print"}, "Expected show_plan='print' to be callable"),
         ({"records": 5}, "Expected records=5 to be rows of data"),
@@ -31,8 +31,8 @@ def test_invalid_options_are_refused(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"mechanism": "dp-sgd"}, "Expected training='dp-sgd' to be the mechanism of a run"),
-        ({"account": "account.safetensors"}, "Expected account='str' to be a Fisher account"),
+        ({"mechanism": "dp-sgd"}, "Expected training='dp-sgd' to be the mechanism of a training run"),
+        ({"account": "account.safetensors"}, r"Expected type\(account\)='str' to be a Fisher account"),
         ({"guarantees": print}, "to be a list of functions"),
         ({"guarantees": [0.1]}, "Expected guarantees=0.1 to be callable"),
     ],

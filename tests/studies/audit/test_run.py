@@ -309,7 +309,7 @@ def test_the_package_is_the_function():
     [
         ({"attacks": "fast"}, "Expected attacks='fast' to be one of quick, thorough"),
         ({"attacks": []}, "Expected an attack that"),
-        ({"attacks": ["best_candidate"]}, "to cover what best_candidate needs"),
+        ({"attacks": ["best_candidate"]}, "to allow everything that best_candidate needs"),
         ({"attacks": [Reader(), Reader()]}, "to differ"),
         ({"goals": []}, "Expected goals with at least one element"),
         ({"goals": ["ssim>=0.5"]}, "to use one of psnr, mse, ncc for records of shape"),
@@ -319,9 +319,9 @@ def test_the_package_is_the_function():
         ({"update": rr.UpdateRecipe(13)}, "Expected batch_size=13 <= 12"),
         ({"options": rr.AuditOptions(records=[12])}, "to be different rows from 0 to 11"),
         ({"options": {"seed": 1}}, r"Expected options=\{'seed': 1\} to be AuditOptions"),
-        ({"training": "dp-sgd"}, "Expected training='dp-sgd' to be the mechanism of a run"),
+        ({"training": "dp-sgd"}, "Expected training='dp-sgd' to be the mechanism of a training run"),
         ({"budget": "soon"}, "Expected budget='soon' to be a time"),
-        ({"defenses": {}}, "to hold at least one"),
+        ({"defenses": {}}, "to have at least one entry"),
         ({"defenses": [NOISE, NOISE]}, "to differ"),
     ],
 )
@@ -433,15 +433,18 @@ def test_without_time_a_limit_is_not_kept():
     [
         ({"threat": ThreatModel(Sees.EVERY_UPDATE)}, "threat.sees='every-update' to be one-update"),
         ({"threat": "one-update"}, "threat='one-update' to be a ThreatModel"),
-        ({"data": INPUTS}, "data='Tensor' to hold the records"),
-        ({"data": ("a", "b")}, "records='str' to be a tensor or an array"),
+        ({"data": INPUTS}, r"type\(data\)='Tensor' to hold the records"),
+        ({"data": ("a", "b")}, r"type\(records\)='str' to be a tensor or an array"),
         ({"goals": rr.goals.psnr_at_least(20), "attacks": []}, "Expected an attack that"),
         ({"goals": "psnr>20"}, "Expected goal='psnr>20'"),
         ({"defenses": "prune"}, "Expected share for prune"),
         ({"defenses": ["prun(share=0.5)"]}, "Did you mean prune"),
         ({"defenses": [rr.defenses.prune]}, "to be a configured defense"),
         ({"defenses": {"none": NOISE}}, "to be used for None only"),
-        ({"subject": nn.Linear}, "subject='the class Linear' to be a torch model, a release or a fitted estimator"),
+        (
+            {"subject": nn.Linear},
+            r"type\(subject\)='the class Linear' to be a torch model, a release or a fitted estimator",
+        ),
     ],
 )
 def test_what_an_audit_cannot_use_is_refused_in_words(change, message):
@@ -543,5 +546,5 @@ def test_optimal_noise_by_words_is_chosen_by_records_that_are_not_attacked(monke
     seen.clear()
     audit(model, DATA, options=rr.AuditOptions(public=public), **options)
     assert all(torch.equal(inputs, 1 - INPUTS) for inputs in seen)
-    with pytest.raises(InvalidInput, match=r"public records with labels\. Pass public= .* records= \(--records"):
+    with pytest.raises(InvalidInput, match=r"public records that have labels\. Pass public= .* records= \(--records"):
         audit(model, DATA, **options)

@@ -276,7 +276,9 @@ def test_a_training_that_the_account_contradicts_is_refused():
     stated = {"noise_multiplier": 2, "sampling_probability": 0.01, "steps": 100}
     job = job_from_spec(spec_from_mapping({**BASE, "training": stated, "attacks": ["analytic"], "trials": 1}))
     other = Training(noise_multiplier=1.0, sampling_probability=0.01, steps=100).mechanism
-    with pytest.raises(InvalidInput, match=r"^Expected training=.*to be that of the account, .*Leave training out"):
+    with pytest.raises(
+        InvalidInput, match=r"^Expected training=.*to be the mechanism of the account, .*Leave training out"
+    ):
         job.run(training=other)
     assert job.run(training=job.spec.training.mechanism).training.mechanism == job.spec.training.mechanism
 

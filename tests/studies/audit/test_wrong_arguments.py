@@ -17,7 +17,10 @@ NOISE = {"noise": {0.1: rr.defenses.gaussian_noise(0.1)}}
         (lambda model: rr.audit(model, DATA, max_risk=0.1), r"max_risk=0\.1 to be limits\. Pass .*'psnr>=20: 5%'"),
         (lambda model: rr.Limit("psnr>=20", 0.1), r"to be a Goal\. Pass rr\.goals\.psnr_at_least\(20\)"),
         (lambda model: rr.TrainingRun(guarantees=5), r"guarantees=5 to be a list of functions\. Pass a list"),
-        (lambda model: rr.TrainingRun("x"), r"mechanism='x' to be the mechanism of a run\. Pass rr\.mechanisms"),
+        (
+            lambda model: rr.TrainingRun("x"),
+            r"mechanism='x' to be the mechanism of a training run\. Pass rr\.mechanisms",
+        ),
         (
             lambda model: rr.audit(model, DATA, training=rr.TrainingRun(guarantees=[lambda goal, label: 0.5])),
             r"guarantees=0\.5 to return a Guarantee\. Return",
@@ -32,11 +35,11 @@ NOISE = {"noise": {0.1: rr.defenses.gaussian_noise(0.1)}}
         (lambda model: rr.InformedOptions(seconds=-1), r"seconds=-1"),
         (
             lambda model: rr.audit(model, DATA, options=rr.AuditOptions(public=(DATA.inputs,))),
-            r"public='tuple' to hold records and labels\. Pass",
+            r"type\(public\)='tuple' to hold records and labels\. Pass",
         ),
         (
             lambda model: rr.audit(model, DATA, attacks=["imprint"]),
-            r"to cover what imprint needs.* Pass threat=rr\.ThreatModel\(sees='one-update'.*controls=\['model-parameters'\]",
+            r"to allow everything that imprint needs.* Pass threat=rr\.ThreatModel\(sees='one-update'.*controls=\['model-parameters'\]",
         ),
     ],
 )

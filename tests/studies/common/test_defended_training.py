@@ -177,8 +177,8 @@ def test_outputs_that_are_no_numbers_are_wrong() -> None:
     ("changed", "said"),
     [
         ({"steps": -1}, "steps=-1 >= 1"),
-        ({"steps": None}, "to hold exactly one number"),
-        ({"epochs": 2}, "to hold exactly one number"),
+        ({"steps": None}, "to have exactly one number"),
+        ({"epochs": 2}, "to have exactly one number"),
         ({"clients": 8}, "training records=64 >= 128"),
         ({"clients": 0}, "clients=0 >= 1"),
         ({"optimizer": "lbfgs"}, "to be one of sgd, adam"),

@@ -112,10 +112,10 @@ def test_choices_are_names_names_with_settings_or_attacks():
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ("slow", "Expected attacks='slow' to be one of quick, thorough. Or list attacks by name."),
+        ("slow", "Expected attacks='slow' to be one of quick, thorough. Or pass a list of attacks by name."),
         (["nonsense"], "nonsense"),
         (["analytic", "analytic"], "to differ"),
-        (["imprint"], "to cover what imprint needs"),
+        (["imprint"], "to allow everything that imprint needs"),
         ([("analytic", {"steps": 3})], "to be left out for analytic"),
     ],
 )

@@ -176,9 +176,14 @@ def test_ctrl_c_gives_what_is_done(monkeypatch):
     ("model", "kind", "settings", "message"),
     [
         ("lasso", "ridge", {}, "Expected model='lasso' to be one of logistic, ridge, linear, poisson"),
-        (3, "ridge", {}, "Expected model='int' to be an estimator, Coefficients or"),
-        ("logistic", "ridge", {}, "Expected labels='real numbers' to be classes for logistic"),
-        ("linear", "linear", {"regularization": 1.0}, r"Expected regularization=1.0 to be 0 for linear. Use ridge"),
+        (3, "ridge", {}, r"Expected type\(model\)='int' to be an estimator, Coefficients or"),
+        ("logistic", "ridge", {}, r"Expected labels\.dtype='float64' to be a type of classes .* for logistic"),
+        (
+            "linear",
+            "linear",
+            {"regularization": 1.0},
+            "Expected regularization=1.0 to be 0 for model='linear'. Use model='ridge'",
+        ),
         ("ridge", "ridge", {"regularization": -1.0}, r"Expected regularization=-1.0 >= 0"),
         (Ridge(), "ridge", {"regularization": 1.0}, "to be left out for an estimator"),
         (Coefficients("ridge", np.ones(4)), "ridge", {}, "to be a number for released coefficients.*alpha of Poisson"),

@@ -163,7 +163,7 @@ def test_real_labels_must_be_known(toy):
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
     data = Dataset("real", toy.inputs, toy.inputs.sum(1))
-    with pytest.raises(InvalidInput, match="Let the adversary know the label"):
+    with pytest.raises(InvalidInput, match="Pass known_labels=True"):
         run(net, data, [7])
     found = run(net, data, [7], known_labels=True, optimizer=sgd(0.05, 0.5))
     torch.testing.assert_close(found.estimates, data.inputs[[7]], rtol=0, atol=1e-2)
@@ -239,14 +239,14 @@ def test_what_is_wrong_is_named(toy, net, settings, message):
 
 def test_a_released_model_that_equals_the_start_is_refused(toy, net):
     start = {name: value.detach().clone() for name, value in net.named_parameters()}
-    with pytest.raises(InvalidInput, match="Expected released='equal to the initial weights' to have been trained"):
+    with pytest.raises(InvalidInput, match="Expected released weights after training, got the initial weights"):
         run(net, toy, [7], released=start)
 
 
 def test_data_without_labels_and_models_of_one_output_are_refused(toy, net):
     with pytest.raises(InvalidInput, match="to have labels"):
         run(net, Dataset("bare", toy.inputs), [7])
-    with pytest.raises(InvalidInput, match="Give it two outputs"):
+    with pytest.raises(InvalidInput, match="Give the model two outputs"):
         run(nn.Linear(5, 1), Dataset("two", toy.inputs, toy.labels.clamp(max=1)), [7])
 
 

@@ -186,7 +186,7 @@ def test_both_differences_must_be_sure(over_prior, over_another, leaks):
     ("settings", "message"),
     [
         ({"update": rr.UpdateRecipe(batch_size=5)}, "batch_size=5 to divide 12"),
-        ({"records": [0]}, "records=1 >= 4"),
+        ({"records": [0]}, r"len\(records\)=1 >= 4"),
         ({"confidence": 1.0}, "confidence=1.0 in"),
     ],
 )

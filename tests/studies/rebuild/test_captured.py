@@ -111,15 +111,15 @@ def test_the_loss_is_told_by_the_outputs_and_by_public_labels():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({}, "to be exactly one of the two"),
+        ({}, "Expected exactly one of gradient and after, got none"),
         ({"gradient": {"0.weight": torch.ones(8, 5)}}, r"Missing: 0.bias, 2.weight, 2.bias"),
         (
             {"gradient": gradient(mlp()), "update": {"local_steps": 2, "local_learning_rate": 0.1}},
-            r"\(local_steps, local_learning_rate\)=\(2, 0\.1\) to be left out with gradient",
+            r"\(local_steps, local_learning_rate\)=\(2, 0\.1\) to be left out if gradient is given",
         ),
         ({"gradient": gradient(mlp()), "update": {"batch_size": 0}}, "Expected batch_size=0 >= 1"),
         ({"gradient": gradient(mlp()), "update": 2}, "Expected update=2 to be an UpdateRecipe"),
-        ({"gradient": gradient(mlp()), "labels": [3]}, "Expected labels=3 to be from 0 to 2"),
+        ({"gradient": gradient(mlp()), "labels": [3]}, r"Expected max\(labels\)=3 to be from 0 to 2"),
         ({"gradient": gradient(mlp()), "input_shape": (4,)}, r"takes records of shape \(4,\)"),
         ({"gradient": gradient(mlp()), "public": Dataset("p", torch.rand(2, 4))}, r"records of shape \(5,\)"),
         ({"gradient": {**gradient(mlp()), "0.bias": torch.ones(7)}}, r"gradient\['0.bias'\].shape=\(7,\) to be \(8,\)"),

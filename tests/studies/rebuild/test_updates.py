@@ -244,7 +244,7 @@ def rebuild_with_recipe(attack="constant_guess", recipe=None, **words):
         ({"attack": rr.attacks.dlg(), "settings": {"steps": 3}}, "left out for a configured attack"),
         ({"attack": "dlgg"}, r"Did you mean dlg\?"),
         ({"public": Dataset("p", torch.rand(3, 4))}, r"to hold records of shape \(5,\)"),
-        ({"recipe": {"local_steps": 3}}, "Local training needs both"),
+        ({"recipe": {"local_steps": 3}}, "Pass both for local training"),
         (
             {"records": range(12), "attack": "prior_mean"},
             "Expected public records for prior_mean, other than the attacked ones",

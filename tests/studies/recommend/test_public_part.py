@@ -53,7 +53,7 @@ def test_the_bound_grows_with_noise_and_says_nothing_without():
 
 
 def test_too_few_records_are_refused():
-    with pytest.raises(InvalidInput, match=">= 4 records"):
+    with pytest.raises(InvalidInput, match=r"len\(data\)=2 >= 4"):
         split_public_records(DATA.subset([0, 1]), None, torch.Generator())
     with pytest.raises(InvalidInput, match="two updates"):
         part(DATA.subset([0, 1, 2]), batch_size=2)

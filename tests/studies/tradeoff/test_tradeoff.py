@@ -349,7 +349,7 @@ def test_real_labels_have_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"attacks": ["analitic"]}, "Did you mean analytic"),
         ({"attacks": []}, "Expected an attack"),
         ({"steps": -3}, "steps=-3 >= 1"),
-        ({"epochs": 1}, "to hold exactly one number"),
+        ({"epochs": 1}, "to have exactly one number"),
         ({"optimizer": "lion"}, "to be one of sgd, adam"),
         ({"learning_rate": 0}, "learning_rate=0.0 > 0"),
         ({"data": Dataset("bare", torch.rand(80, 4))}, "data='bare' to have labels"),

@@ -15,6 +15,7 @@ from torch import Tensor
 from reconrisk.accounting.renyi import replace_one_order_two
 from reconrisk.bounds.mse.premises import constant_guess_mse
 from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Guarantee
 from reconrisk.core.mechanism import Composed, NoiseMechanism, NoisePhase, dp_sgd
 from reconrisk.core.storage.result import ReportedResult, Row
@@ -29,9 +30,9 @@ class TrainingPhase:
     """Consecutive training steps with the same settings.
 
     Attributes:
-        noise_multiplier: Standard deviation of the noise over the clip norm.
+        noise_multiplier: Standard deviation of the noise divided by the clip norm.
         clip_norm: Largest norm of the gradient of a record.
-        sampling_probability: Probability that a record takes part in a step.
+        sampling_probability: Probability that a record is in the batch of a step.
         poisson: True for Poisson samples, False for shuffled epochs.
         steps: Number of steps.
     """
@@ -104,7 +105,7 @@ class FisherAccount(ReportedResult):
         the information in derivatives of the size of rounding errors.
         """
         if not 0.5 <= check_probability("confidence", confidence) < 1:
-            raise invalid_input("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
+            raise invalid_input("confidence", confidence, "in [0.5, 1)", "Pass 0.95, for instance.")
         # without degrees of freedom the spread is unknown, and the limit infinite
         quantile = float(stdtrit(self.degrees, confidence)) if self.degrees > 0 else math.inf
         spread = torch.where(self.standard_errors > 0, quantile * self.standard_errors, 0.0)
@@ -146,7 +147,9 @@ class FisherAccount(ReportedResult):
         Assumes: shuffled epochs run to their end, so that a record takes part at most once in each.
         """
         if not self.phases:
-            raise invalid_input("steps", 0, ">= 1", "Train first.")
+            raise InvalidInput(
+                "Expected at least one accounted step, got 0. Train with the accountant attached, or call step()."
+            )
         parts = tuple(self._phase_mechanism(phase) for phase in self.phases)
         return parts[0] if len(parts) == 1 else Composed(parts)
 
@@ -241,9 +244,19 @@ def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccoun
     for each in accounts[1:]:
         for name in ("phases", "dimension", "overshoot", "subsampling"):
             if getattr(each, name) != getattr(first, name):
-                raise invalid_input(name, getattr(each, name), f"to equal {getattr(first, name)!r} of the first run")
+                raise invalid_input(
+                    name,
+                    getattr(each, name),
+                    f"to equal {getattr(first, name)!r} of the first run",
+                    "Pass accounts of runs with the same settings.",
+                )
         if not torch.equal(each.records, first.records):
-            raise invalid_input("records", each.records.tolist()[:3], "to be those of the first run")
+            raise invalid_input(
+                "records",
+                each.records.tolist()[:3],
+                f"to be the records of the first run, {first.records.tolist()[:3]}",
+                "Pass accounts of the same records; only three are shown.",
+            )
     if len(accounts) == 1:
         return first
     traces = torch.stack([each.traces for each in accounts])

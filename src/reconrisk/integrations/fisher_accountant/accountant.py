@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from reconrisk.accounting.subsampled_fisher import guo2022_factor, subsampled_information
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.progress import ProgressBar
 from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.integrations.fisher_accountant.account import FisherAccount, TrainingPhase
@@ -158,7 +159,7 @@ class FisherAccountant:
 
         Args:
             state: Model or its tensors by name, if it is another object than the model passed first.
-            noise_multiplier: Standard deviation of the noise over the clip norm.
+            noise_multiplier: Standard deviation of the noise divided by the clip norm.
             clip_norm: Largest norm of the gradient of a record.
             sampling_probability: Probability that a record is in the batch.
             poisson: False for shuffled batches, which get no amplification by sampling.
@@ -206,9 +207,11 @@ class FisherAccountant:
         Edge cases: virtual steps of ``BatchMemoryManager`` do not count.
         """
         if self._undo is not None:
-            raise invalid_input("attach", "called twice", "to be called once", "Call detach() first.")
+            raise InvalidInput("attach() was already called. Call detach() first.")
         if self._clip is not HardClip:
-            raise invalid_input("clip", "smooth", "to be 'hard'", "Opacus clips hard.")
+            raise invalid_input(
+                "clip", "smooth", "to be 'hard' with Opacus", 'Pass clip="hard" to the accountant: Opacus clips hard.'
+            )
         opacus.check_optimizer(optimizer, self._live)
         opacus.check_reduction(optimizer, self._reduction)
         sampling = opacus.read_sampling(data_loader)
@@ -289,7 +292,12 @@ class FisherAccountant:
         rate = self._sampling.sampling_probability if sampling_probability is None and self._sampling else None
         rate = sampling_probability if rate is None else rate
         if rate is None and self._ledger is None and self._block is None and not self._all_at_once:
-            raise invalid_input("sampling_probability", None, "to be given", "Or attach the accountant first.")
+            raise invalid_input(
+                "sampling_probability",
+                None,
+                "to be given",
+                "Pass sampling_probability=..., or attach the accountant first.",
+            )
         ledger = self._ledger or self._new_ledger(1.0 if rate is None else rate)
         rng = torch.Generator(self._rng.device)  # a copy: measuring must not change the account
         rng.set_state(self._rng.get_state())
@@ -341,7 +349,9 @@ class FisherAccountant:
             state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, _ in self._model.named_parameters():
             if name not in state:  # the copy would silently use its initial values
-                raise invalid_input("state", sorted(state)[:5], f"to have {name!r}", "Pass the model that is trained.")
+                raise invalid_input(
+                    "names in state", sorted(state)[:5], f"to include {name!r}", "Pass the model that is trained."
+                )
         return state
 
     def _current_probes(self, ledger: InformationLedger, most: int) -> int:

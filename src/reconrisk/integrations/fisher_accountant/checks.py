@@ -135,7 +135,7 @@ def check_model(model: nn.Module) -> nn.Module:
         InvalidInput: If nothing requires gradients, or there is dropout or batch norm.
     """
     if not any(value.requires_grad for value in model.parameters()):
-        raise invalid_input("parameters", [], "to have one that requires gradients", "Call model.requires_grad_().")
+        raise invalid_input("parameters", [], "to include one that requires gradients", "Call model.requires_grad_().")
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
             raise invalid_input(
@@ -146,7 +146,7 @@ def check_model(model: nn.Module) -> nn.Module:
             )
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise invalid_input(
-                name,
+                f"type({name})",
                 type(layer).__name__,
                 "not to be batch norm, which mixes records",
                 "Use rr.models.group_norm(channels) instead.",
@@ -226,10 +226,13 @@ def check_subsampling(subsampling: str, delta: float | None) -> tuple[str, float
         raise invalid_input("subsampling", subsampling, f"to be one of {', '.join(_SUBSAMPLING)}")
     if (delta is None) == (subsampling == "guo2022"):
         raise invalid_input(
-            "delta", delta, "to be given if, and only if, subsampling='guo2022'", "guo2022 uses 1/(steps * records)."
+            "delta",
+            delta,
+            "to be given if, and only if, subsampling='guo2022'",
+            "Pass 1/(steps * records), as guo2022, or change subsampling.",
         )
     if delta is not None and not 0 < check_probability("delta", delta) < 1:
-        raise invalid_input("delta", delta, "in (0, 1)", "guo2022 uses 1/(steps * records).")
+        raise invalid_input("delta", delta, "in (0, 1)", "Pass 1/(steps * records), as guo2022.")
     return subsampling, delta
 
 
@@ -331,11 +334,10 @@ def check_training_mode(
         finally:
             model.eval()
     if not all(isinstance(each, Tensor) and _same(each, expected) for each in training):
-        raise invalid_input(
-            "model.training",
-            True,
-            "to give the same outputs as in evaluation mode",
-            "Train after model.eval(), or replace the layer that differs in training (dropout, running statistics).",
+        raise InvalidInput(
+            "Expected a model with the same outputs in training and evaluation mode, but they differ. "
+            "Call model.eval() before training, or replace the layer that differs in training (dropout, running "
+            "statistics)."
         )
 
 
@@ -354,14 +356,19 @@ def _check_classes(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> No
     if whole and loss_fn is cross_entropy and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
         raise invalid_input(
-            "labels", wrong, f"from 0 to {classes - 1}, the outputs of the model", "Build it with one output per class."
+            "labels",
+            wrong,
+            f"to be from 0 to {classes - 1}, the outputs of the model",
+            "Build the model with one output per class.",
         )
 
 
 def _reduction(losses: Tensor, together: Tensor) -> str | None:
     """Return the reduction that explains the loss of a batch by those of its records."""
     if together.ndim:
-        raise invalid_input("loss_fn(...).shape", tuple(together.shape), "to be ()", "Reduce to a scalar.")
+        raise invalid_input(
+            "loss_fn(...).shape", tuple(together.shape), "to be ()", "Reduce the loss of a batch to a scalar."
+        )
     if not bool(losses.isfinite().all()) or not bool(together.isfinite()):
         return None
     size = losses.abs().sum()

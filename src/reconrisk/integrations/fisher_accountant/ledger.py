@@ -161,7 +161,7 @@ class InformationLedger:
                     f"state[{name!r}].shape",
                     shape,
                     f"to be {tuple(wanted.shape)}",
-                    "The state may be of other records.",
+                    "Pass the state of an accountant of the same records.",
                 )
         for each in fields(self):
             value = tensors[each.name].clone().to(mine[each.name].dtype)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reconrisk.core.digest import content_digest
-from reconrisk.core.errors import InvalidFile
+from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import invalid_input
 from reconrisk.integrations.fisher_accountant.account import FisherAccount, TrainingPhase
@@ -73,7 +73,9 @@ class AccountSettings:
             The account, with copies of the tensors of the ledger.
         """
         if ledger is None:
-            raise invalid_input("steps", 0, ">= 1", "Train first: attach the accountant or call step().")
+            raise InvalidInput(
+                "Expected at least one accounted step, got 0. Train with the accountant attached, or call step()."
+            )
         return FisherAccount(
             traces=ledger.totals(),
             standard_errors=ledger.standard_errors(),
@@ -97,12 +99,14 @@ class AccountSettings:
 def _settings_from_state(state: Mapping[str, Tensor], count: int) -> AccountSettings:
     """Return the settings in a state of an account of some of ``count`` records."""
     if "settings" not in state or "records" not in state:
-        raise invalid_input("state", sorted(state), "to have 'settings' and 'records'", _REMEDY)
+        raise invalid_input("names in state", sorted(state), "to include 'settings' and 'records'", _REMEDY)
     try:
         subsampling, delta, clip, block = json.loads(bytes(state["settings"].tolist()))
         clip_by_name(clip)
     except (TypeError, ValueError) as error:
-        raise invalid_input("settings", "unreadable", "to be subsampling, delta, clip and block", _REMEDY) from error
+        raise InvalidInput(
+            f"Expected state['settings'] to hold subsampling, delta, clip and block, but it is unreadable. {_REMEDY}"
+        ) from error
     records = check_indices(state["records"], count)
     return AccountSettings(*check_subsampling(subsampling, delta), clip, block, records)
 
@@ -181,18 +185,15 @@ def split_state(
     """
     for name in _OWN:
         if name not in state:
-            raise invalid_input("state", sorted(state), f"to have {name!r}", _REMEDY)
+            raise invalid_input("names in state", sorted(state), f"to include {name!r}", _REMEDY)
     found = state["fingerprint"].cpu()
     if found.shape != fingerprint.shape or int(found[0]) != _FORMAT:
-        raise invalid_input("state", "of another version of reconrisk", "to be of this version", _REMEDY)
+        raise InvalidInput(f"Expected a state of this version of reconrisk, got one of another version. {_REMEDY}")
     if not torch.equal(found, fingerprint):
         same_settings = int(found[1]) == int(fingerprint[1])
         what = "records or labels" if same_settings else "settings or number of records"
         raise invalid_input(
-            "fingerprint",
-            found.tolist(),
-            f"to be {fingerprint.tolist()}",
-            f"Other {what}: pass those of the saved account.",
+            "fingerprint", found.tolist(), f"to be {fingerprint.tolist()}", f"Pass the {what} of the saved account."
         )
     rows = state["phases"].tolist()
     phases = [TrainingPhase(noise, clip, rate, bool(poisson), int(n)) for noise, clip, rate, poisson, n in rows]
@@ -201,7 +202,7 @@ def split_state(
     if not entries:
         return None, phases, probes
     if "block" not in entries:
-        raise invalid_input("state", sorted(state), "to have 'ledger.block'", _REMEDY)
+        raise invalid_input("names in state", sorted(state), "to include 'ledger.block'", _REMEDY)
     ledger = InformationLedger(records, int(entries["block"]))
     ledger.restore(entries)
     return ledger, phases, probes

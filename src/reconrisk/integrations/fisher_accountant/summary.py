@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from reconrisk.bounds.mse.premises import constant_guess_mse
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Guarantee, format_rounded_down
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
-from reconrisk.core.validation import check_whole, invalid_input
+from reconrisk.core.validation import check_whole
 
 if TYPE_CHECKING:
     from reconrisk.integrations.fisher_accountant.account import FisherAccount
@@ -188,7 +189,9 @@ def summarize(
         InvalidInput: If there is no step yet, or a number is out of range.
     """
     if not account.phases:
-        raise invalid_input("steps", 0, ">= 1", "Train first.")
+        raise InvalidInput(
+            "Expected at least one accounted step, got 0. Train with the accountant attached, or call step()."
+        )
     dfil = account.dfil()
     bounds = account.mse_lower_bounds(confidence=confidence, data_range=data_range)
     values = dfil.numpy()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import invalid_input
 
 
@@ -89,15 +90,15 @@ def compute_update(
         if name in defended:
             update[name] = after.double() - before.double()
         elif after.is_floating_point() and not withhold and not torch.equal(after, before.to(after)):
-            raise invalid_input(
-                f"arrays[{name!r}]",
-                "changed",
-                "to be a trainable parameter, or unchanged",
-                "Use rr.models.group_norm(channels) for batch norm, or pass buffers='withhold'.",
+            raise InvalidInput(
+                f"Expected arrays[{name!r}] to be a trainable parameter or unchanged, but the client changed it. "
+                "Use rr.models.group_norm(channels) for batch norm, or pass buffers='withhold'."
             )
     if not update:
         remedy = "Pass flower_mod the network that clients train."
-        raise invalid_input("arrays", sorted(received)[:5], "to hold a trainable parameter of the model", remedy)
+        raise invalid_input(
+            "names of arrays", sorted(received)[:5], "to include a trainable parameter of the model", remedy
+        )
     return update
 
 

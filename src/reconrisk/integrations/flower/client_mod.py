@@ -59,7 +59,7 @@ class FlowerMod:
         if not trains:
             if reply.content.array_records:
                 expected = f"to be none in the reply to {message.metadata.message_type!r}"
-                remedy = "Only training updates are defended: do not return arrays in other replies."
+                remedy = "Return no arrays in such replies: only training updates are defended."
                 raise invalid_input("arrays", list(reply.content.array_records), expected, remedy)
             return reply
         trained = tensors_by_name(single_record(reply.content, "reply"), self.model)
@@ -159,7 +159,9 @@ def flower_mod(
     if buffers not in _BUFFERS:
         raise invalid_input("buffers", buffers, f"to be one of {', '.join(_BUFFERS)}")
     if not isinstance(model, nn.Module):
-        raise invalid_input("model", type(model).__name__, "to be a module", "Pass the network that clients train.")
+        raise invalid_input(
+            "type(model)", type(model).__name__, "to be a module", "Pass the network that clients train."
+        )
     _noise_multiplier(defense.mechanism)  # refuses mechanisms that cannot be composed, before any training
     risk = FederatedRisk(prior_success, delta, data_range)
     return FlowerMod(
@@ -173,7 +175,10 @@ def _noise_multiplier(mechanism: Mechanism | None) -> float:
         return HEURISTIC
     if not isinstance(mechanism, Gaussian):
         raise invalid_input(
-            "defense.mechanism", mechanism, "to be Gaussian or None", "For example: clip(C) >> gaussian_noise(std)."
+            "defense.mechanism",
+            mechanism,
+            "to be Gaussian or None",
+            "Pass clip(C) >> gaussian_noise(std), for instance.",
         )
     return mechanism.noise_multiplier
 

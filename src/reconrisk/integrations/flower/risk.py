@@ -56,7 +56,7 @@ class FederatedRisk:
     def __post_init__(self) -> None:
         success_upper_bound(Gaussian(1.0), prior_success=self.prior_success)  # raises for an invalid prior
         if not 0 < check_probability("delta", self.delta) < 1:
-            raise invalid_input("delta", self.delta, "in (0, 1)", "1e-5 is a common choice.")
+            raise invalid_input("delta", self.delta, "in (0, 1)", "Pass 1e-5, for instance.")
         if self.data_range is not None:
             mse_lower_bound_from_rdp(1.0, low=self.data_range[0], high=self.data_range[1])  # raises for a bad range
 

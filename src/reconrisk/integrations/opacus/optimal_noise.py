@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_positive, invalid_input
 from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.defenses.local import LocalDefense
@@ -66,8 +67,8 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
     opacus.check_optimizer(optimizer, model, "with_optimal_noise")
     check_positive("optimizer.max_grad_norm", optimizer.max_grad_norm)
     if getattr(optimizer.step_hook, opacus.NEEDS_EQUAL_NOISE, False):
-        remedy = "Call its detach() first: it assumes equal noise on all parameters."
-        raise invalid_input("optimizer.step_hook", "FisherAccountant", "not to be attached", remedy)
+        remedy = "Call accountant.detach() first: the accountant assumes equal noise on all parameters."
+        raise InvalidInput(f"Expected an optimizer without a FisherAccountant, but one is attached. {remedy}")
     from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer
 
     inner = opacus.unwrap(model)
@@ -90,7 +91,7 @@ def _scale_source(noise: Noise, model: nn.Module) -> Callable[[], NoiseScales]:
 def _public_scales(noise: object) -> NoiseScales:
     """Return the scales of a noise with a guarantee; raise InvalidInput for any other defense."""
     if isinstance(noise, LocalDefense) or getattr(noise, "is_local", False):
-        remedy = "Noise chosen by private records leaks them: pass rr.sensitivity.reference_moments of public records."
+        remedy = "Pass rr.sensitivity.reference_moments of public records: noise chosen by private records leaks them."
         raise invalid_input("noise", str(noise), "to be chosen by public records", remedy)
     if not isinstance(noise, ParameterNoise):
         remedy = "Pass optimal_noise(...) alone: max_grad_norm clips, and Opacus itself adds equal noise."

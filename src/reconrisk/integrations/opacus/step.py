@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from reconrisk.core.errors import MissingExtra
+from reconrisk.core.errors import InvalidInput, MissingExtra
 from reconrisk.core.validation import check_positive, invalid_input
 
 # attributes in which torch keeps the hooks of a module
@@ -39,9 +39,9 @@ class OpacusStep:
     """Settings of one step, read when it happens, so that schedulers are followed.
 
     Attributes:
-        noise_multiplier: Standard deviation of the noise over the clip norm.
+        noise_multiplier: Standard deviation of the noise divided by the clip norm.
         clip_norm: Largest norm of the gradient of a record.
-        sampling_probability: Probability that a record takes part.
+        sampling_probability: Probability that a record is in the batch.
         poisson: True if batches are Poisson samples.
     """
 
@@ -123,7 +123,7 @@ def read_sampling(data_loader: Any) -> LoaderSampling:
         # each record is in one of the len(sampler) batches of an epoch
         return LoaderSampling(1 / len(sampler), poisson=False)
     raise invalid_input(
-        "data_loader.batch_sampler",
+        "type(data_loader.batch_sampler)",
         type(sampler).__name__,
         "to draw Poisson samples or shuffle",
         "Pass the loader that make_private returned, or one with shuffle=True; a fixed order amplifies nothing.",
@@ -150,23 +150,22 @@ def check_optimizer(optimizer: Any, model: nn.Module, purpose: str = "FisherAcco
     name = type(optimizer).__name__
     if not isinstance(optimizer, DPOptimizer):
         raise invalid_input(
-            "optimizer", name, "to be a DPOptimizer", "Pass the optimizer that PrivacyEngine.make_private returned."
+            "type(optimizer)", name, "to be DPOptimizer", "Pass the optimizer that PrivacyEngine.make_private returned."
         )
     if isinstance(optimizer, ParameterNoiseOptimizer):
-        remedy = f"{purpose} takes the optimizer that make_private returned."
-        raise invalid_input("optimizer", name, "to add equal noise to all parameters", remedy)
+        remedy = f"Pass {purpose} the optimizer that make_private returned."
+        raise invalid_input("type(optimizer)", name, "to add equal noise to all parameters", remedy)
     if type(optimizer) is not DPOptimizer:  # subclasses clip per layer, adaptively or across devices
-        raise invalid_input("optimizer", name, "to be DPOptimizer, which clips all parameters together", _FLAT)
-    remedy = "Without noise the update reveals the gradient."
+        raise invalid_input("type(optimizer)", name, "to be DPOptimizer, which clips all parameters together", _FLAT)
+    remedy = "Train with noise: without it the update reveals the gradient."
     check_positive("optimizer.noise_multiplier", optimizer.noise_multiplier, remedy)
     stepped = {id(parameter) for parameter in optimizer.params}
     for label, parameter in unwrap(model).named_parameters():
         if parameter.requires_grad != (id(parameter) in stepped):
-            raise invalid_input(
-                label,
-                "trained" if parameter.requires_grad else "frozen",
-                "to be in the optimizer exactly if it requires gradients",
-                f"Pass {purpose.split('.')[0]} the trained model; call requires_grad_(False) on frozen parameters.",
+            found = "requires gradients and is missing" if parameter.requires_grad else "is frozen and present"
+            raise InvalidInput(
+                f"Expected the optimizer to have exactly the parameters that require gradients, but {label} {found}. "
+                f"Pass {purpose.split('.')[0]} the trained model; call requires_grad_(False) on frozen parameters."
             )
 
 
@@ -217,7 +216,7 @@ def chain_step_hook(optimizer: Any, hook: Callable[[Any], None]) -> Callable[[],
             raise invalid_input(
                 "optimizer.step_hook",
                 optimizer.step_hook,
-                "to be the one that was attached",
+                "to be the hook that attach() set",
                 "Detach later hooks first; a hook attached without chaining has replaced this one.",
             )
         optimizer.attach_step_hook(earlier)
@@ -244,7 +243,7 @@ def read_step(optimizer: Any, sampling: LoaderSampling) -> OpacusStep:
     batches = int(optimizer.accumulated_iterations)
     if sampling.poisson and batches != 1:
         raise invalid_input(
-            "accumulated batches", batches, "to be 1", "Use BatchMemoryManager for large Poisson batches."
+            "number of accumulated batches", batches, "to be 1", "Use BatchMemoryManager for large Poisson batches."
         )
     # shuffled batches of one epoch are disjoint, so their probabilities add up
     rate = min(1.0, sampling.sampling_probability * batches)

@@ -92,6 +92,8 @@ class EstimatorRelease(Release):
 
     .. math:: f(x) = \arg\min_\theta F(\theta; D_- \cup \{x\})
 
+    Here F is the training objective, :math:`D_-` the known records and x the unknown one.
+
     Attributes:
         estimator: The fitted estimator.
         inputs: The unknown record, ``(1, *shape)``, in units of the column ranges if ``low`` and ``width`` are given.
@@ -133,7 +135,12 @@ class EstimatorRelease(Release):
         check_records(self.inputs, self.labels)
         known, records = self.known_inputs, len(self.known_inputs)
         if known.ndim != 2 or known.dtype != torch.float64:
-            raise invalid_input("known_inputs", (known.dtype, tuple(known.shape)), "to be float64 rows, one per record")
+            raise invalid_input(
+                "(known_inputs.dtype, known_inputs.shape)",
+                (known.dtype, tuple(known.shape)),
+                "to be (torch.float64, (records, features))",
+                "Pass known_inputs.double(), one row per record.",
+            )
         check_not_empty("known_inputs", known)
         check_all_finite("known_inputs", known, "Remove or impute missing values.")
         if records != len(self.known_labels):
@@ -141,11 +148,14 @@ class EstimatorRelease(Release):
                 f"Expected one label per known record, got {records} records with {len(self.known_labels)} labels."
             )
         if len(self.inputs) != 1:
-            raise invalid_input(
-                "inputs", f"{len(self.inputs)} records", "to be one", "Pass all other records as known_inputs."
-            )
+            raise invalid_input("len(inputs)", len(self.inputs), "to be 1", "Pass all other records as known_inputs.")
         if not is_estimator(self.estimator):
-            raise invalid_input("estimator", type(self.estimator).__name__, "to be a fitted estimator of scikit-learn")
+            raise invalid_input(
+                "type(estimator)",
+                type(self.estimator).__name__,
+                "to be a fitted estimator of scikit-learn",
+                "Call estimator.fit(features, labels) and pass the estimator.",
+            )
         check_features(self.estimator, self.inputs[0].numel(), known.shape[1])
         knowledge = (known, self.known_labels, self.known_weights, self.target_weight, self.low, self.width)
         object.__setattr__(self, "_map", EstimatorMap(strip_coefficients(self.estimator), *knowledge))
@@ -165,8 +175,11 @@ class EstimatorRelease(Release):
         return self.known_inputs @ coef.T
 
     def linearize(self) -> Linearized:
-        """Raise InvalidInput: a solver has no derivative; ``rr.bounds.glm_information`` has that of the minimiser."""
-        raise InvalidInput("Expected a release with a derivative: the solver of an estimator has none.")
+        """Raise InvalidInput: a solver has no derivative; ``rr.bounds.glm_information`` has the one of the minimiser."""
+        raise InvalidInput(
+            "The solver of an estimator has no derivative. Use rr.bounds.glm_information for the derivative of "
+            "the minimiser."
+        )
 
 
 def coefficients(estimator: Any) -> dict[str, Tensor]:
@@ -185,7 +198,7 @@ def coefficients(estimator: Any) -> dict[str, Tensor]:
 
 
 def strip_coefficients(estimator: Any) -> Any:
-    """Return an estimator as an adversary knows it before the release: conventions, classes, and how its solver ended.
+    """Return an estimator as an adversary knows it before the release: settings, classes, and the end of its solver.
 
     Args:
         estimator: The fitted estimator.
@@ -232,5 +245,7 @@ def check_features(estimator: Any, *counts: int) -> None:
     features = int(np.atleast_2d(np.asarray(estimator.coef_)).shape[1])
     for count in counts:
         if count != features:
-            remedy = "Pass the features as the estimator saw them, after any scaling."
-            raise invalid_input("inputs", f"of {count} features", f"to have {features}, as the estimator", remedy)
+            remedy = "Pass the features that fit() received, after any scaling."
+            raise invalid_input(
+                "number of features", count, f"to be {features}, as in the fit of the estimator", remedy
+            )

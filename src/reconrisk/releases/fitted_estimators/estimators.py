@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_nonnegative, invalid_input
 from reconrisk.releases.fitted_estimators.objective import Family
 
@@ -23,14 +24,15 @@ _NONZERO = 1e-300  # keeps a tolerance of 0 out of a denominator
 
 @dataclass(frozen=True)
 class Optimisation:
-    """The accuracy to which a solver minimised its objective.
+    """The accuracy to which a solver minimised its objective, as far as its stopping rule states it.
 
     Attributes:
         gradient_limit: Largest entry that the stopping rule leaves in the gradient, summed over records; 0 for solvers
             that are exact up to rounding, None if the rule does not limit the gradient.
         words: Description of the solver's end, for reports.
         stopped_early: True if the solver stopped at its iteration limit.
-        objective_limit: Such a limit from a second stopping rule, on the objective, for features of unit scale.
+        objective_limit: Limit on the gradient that follows from a second stopping rule, on the objective, for
+            features of unit scale.
     """
 
     gradient_limit: float | None
@@ -41,21 +43,24 @@ class Optimisation:
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    r"""A released linear model and the objective it minimises, as sums over records.
+    r"""A released linear model and the training objective that it minimises, as a sum over records.
 
     .. math:: \sum_i w_i\,\ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
+
+    Here W is ``weight``, b is ``bias``, and :math:`\ell` is the training loss of record :math:`x_i` with label
+    :math:`y_i`.
 
     Attributes:
         weight: Coefficients, (outputs, features).
         bias: Intercepts, (outputs,), or None.
-        family: Loss.
+        family: Training loss: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
         labels: Labels of the records in the encoding of ``family`` (class indices for ``multinomial``).
         sample_weights: Weights w of the records.
         penalty: Weight :math:`\lambda` of the squared coefficients.
         intercept_penalty: Weight :math:`\lambda_0` of the squared intercept.
         classes: Names of the classes, by index; None for regression.
-        precision: Relative rounding error of the released coefficients.
-        optimisation: Accuracy of the solver.
+        precision: Relative rounding error of the released coefficients, such as 1.2e-7 for float32.
+        optimisation: Largest gradient that the solver may have left, and the way it ended.
     """
 
     weight: Floats
@@ -71,23 +76,23 @@ class LinearModel:
 
 
 def read_estimator(estimator: Any, labels: NDArray[Any], sample_weights: Floats) -> LinearModel:
-    """Return a fitted scikit-learn estimator as a linear model, with its conventions resolved.
+    """Return a fitted scikit-learn estimator as a linear model in one convention for penalties and weights.
 
     Reads ``LogisticRegression`` (binary or multinomial, penalty l2 or none), ``Ridge``, ``LinearRegression`` and
     ``PoissonRegressor``.
 
     Args:
         estimator: The fitted estimator.
-        labels: Labels of all records that it was fitted to.
-        sample_weights: Their weights.
+        labels: Labels of all records that the estimator was fitted to.
+        sample_weights: Weights of these records in the fit.
 
     Returns:
-        Coefficients, penalties, weights and tolerance in one convention.
+        Coefficients, penalties, weights and tolerance, all relative to a sum over records.
 
     Raises:
         InvalidInput: If the estimator, its penalty or its solver is not supported; the error names it.
 
-    Assumes: ``labels`` and ``sample_weights`` are those of all records that it was fitted to.
+    Assumes: ``labels`` and ``sample_weights`` belong to all records that the estimator was fitted to.
 
     >>> from sklearn.linear_model import Ridge
     >>> labels = np.array([0.0, 1.0, 1.0])
@@ -115,9 +120,11 @@ def check_readable(estimator: Any) -> None:
         elif name.endswith("CV"):
             remedy = "Fit the plain estimator with the chosen penalty; choosing it by these records leaks too."
         kinds = ", ".join(kind.__name__ for kind in readers)
-        raise invalid_input("estimator", name, f"to be one of {kinds}", remedy)
+        raise invalid_input("type(estimator)", name, f"to be one of {kinds}", remedy)
     if not hasattr(estimator, "coef_"):
-        raise invalid_input("estimator", name, "to be fitted", "Call its fit(features, labels) first.")
+        raise InvalidInput(
+            f"Expected a fitted estimator, got {name} that is not fitted. Call its fit(features, labels) first."
+        )
 
 
 def is_estimator(model: object) -> bool:
@@ -177,20 +184,28 @@ def _read_logistic(estimator: Any, labels: NDArray[Any], weights: Floats) -> Lin
     unknown = ~np.isin(labels, estimator.classes_)
     if unknown.any():
         raise invalid_input(
-            "labels", labels[unknown][0], "to be one of estimator.classes_", "Pass the labels it was fitted to."
+            f"labels[{int(unknown.argmax())}]",
+            labels[unknown][0],
+            "to be one of estimator.classes_",
+            "Pass the labels that the estimator was fitted to.",
         )
     count = len(estimator.classes_)
     if estimator.class_weight is not None:
         if estimator.class_weight == "balanced" and (weights != weights[0]).any():
             raise invalid_input(
-                "class_weight", "balanced", "to be a dict with sample_weight", "Pass the weights as a dict."
+                "estimator.class_weight",
+                "balanced",
+                "to be a dict if sample_weight is given",
+                "Fit with class_weight as a dict from class to weight.",
             )
         weights = weights * compute_sample_weight(estimator.class_weight, labels)
     penalty = 0.0 if estimator.penalty is None else 1 / float(estimator.C)  # scikit-learn multiplies the loss by C
     intercept_penalty = 0.0
     if estimator.solver == "liblinear":
         if count > 2:
-            raise invalid_input("solver", "liblinear", "to be another one for several classes", "Use solver='lbfgs'.")
+            raise invalid_input(
+                "estimator.solver", "liblinear", "to be another solver for several classes", "Use solver='lbfgs'."
+            )
         # liblinear penalises the intercept as the weight of a constant feature of size intercept_scaling.
         intercept_penalty = penalty / estimator.intercept_scaling**2
     # These solvers stop by the largest entry of the mean gradient; the others by the change of coefficients.
@@ -210,27 +225,32 @@ def _read_logistic(estimator: Any, labels: NDArray[Any], weights: Floats) -> Lin
 
 def _check_logistic(estimator: Any) -> None:
     """Refuse objectives that are not smooth, or not one model for all classes."""
-    smooth = "The information needs a smooth penalty: use l2."
+    smooth = "Use penalty='l2': the Fisher information needs a smooth penalty."
     if estimator.penalty not in ("l2", None, "deprecated"):
-        raise invalid_input("penalty", estimator.penalty, "to be 'l2' or None", smooth)
+        raise invalid_input("estimator.penalty", estimator.penalty, "to be 'l2' or None", smooth)
     if estimator.penalty == "deprecated" and estimator.l1_ratio:
-        raise invalid_input("l1_ratio", estimator.l1_ratio, "to be 0", smooth)
+        raise invalid_input("estimator.l1_ratio", estimator.l1_ratio, "to be 0", smooth)
     scheme = getattr(estimator, "multi_class", "deprecated")
     if scheme not in ("auto", "deprecated") and (scheme, len(estimator.classes_) > 2) not in (
         ("multinomial", True),
         ("ovr", False),
     ):
-        raise invalid_input("multi_class", scheme, "to be 'auto'", "Pass one-versus-rest models class by class.")
+        raise invalid_input(
+            "estimator.multi_class", scheme, "to be 'auto'", "Fit one binary model per class and pass them one by one."
+        )
 
 
 def _read_squared(estimator: Any, labels: NDArray[Any], weights: Floats) -> LinearModel:
     alpha = np.unique(np.asarray(getattr(estimator, "alpha", 0.0), dtype=float))  # LinearRegression has no penalty
     if len(alpha) != 1:
-        raise invalid_input("alpha", alpha.tolist(), "to be one number", "Fit one Ridge per target.")
+        raise invalid_input("estimator.alpha", alpha.tolist(), "to be one number", "Fit one Ridge per target.")
     solver = getattr(estimator, "solver_", getattr(estimator, "solver", "svd"))
     if estimator.positive:
         raise invalid_input(
-            "positive", True, "to be False", "Fit without the constraint: coefficients at zero have no derivative."
+            "estimator.positive",
+            True,
+            "to be False",
+            "Fit with positive=False: coefficients at zero have no derivative.",
         )
     return LinearModel(
         *_coefficients(estimator),
@@ -297,13 +317,13 @@ def read_linear(
     weight_decay: float,
     decay_bias: bool = True,
 ) -> LinearModel:
-    """Return a linear torch model, trained to the minimum of a loss over all records, with its conventions resolved.
+    """Return a linear torch model, trained to the minimum of a loss over all records, in the same convention.
 
     Args:
         model: One ``nn.Linear``, possibly with ``nn.Flatten`` or ``nn.Identity`` around it.
         loss_fn: Loss module that was minimised.
         labels: Labels of all records.
-        weight_decay: Weight decay of SGD or Adam (that of AdamW is not part of the objective).
+        weight_decay: Weight decay of SGD or Adam. The weight decay of AdamW is not part of the objective.
         decay_bias: True if the weight decay applies to the bias.
 
     Returns:
@@ -312,7 +332,7 @@ def read_linear(
     Raises:
         InvalidInput: If the model is not linear or the loss is not supported.
 
-    Assumes: ``labels`` are those of all records.
+    Assumes: ``labels`` belong to all training records.
     Edge cases: losses with class weights, label smoothing or ignored labels are refused by name.
 
     >>> read_linear(nn.Linear(2, 1), nn.MSELoss(), np.ones(10), weight_decay=0.1).penalty
@@ -323,7 +343,10 @@ def read_linear(
     if len(rest) != 1 or not isinstance(rest[0], nn.Linear):
         kinds = [type(layer).__name__ for layer in layers]
         raise invalid_input(
-            "model", kinds, "to be one nn.Linear", "For other models pass a release to rr.sensitivity.fisher_trace."
+            "layers of model",
+            kinds,
+            "to be one nn.Linear",
+            "For other models pass a release to rr.sensitivity.fisher_trace.",
         )
     layer = rest[0]
     family = _family(loss_fn, layer)
@@ -350,14 +373,22 @@ def _family(loss_fn: nn.Module, layer: nn.Linear) -> Family:
     family = _FAMILIES.get(type(loss_fn))
     if family is None:
         names = ", ".join(kind.__name__ for kind in _FAMILIES)
-        raise invalid_input("loss_fn", type(loss_fn).__name__, f"to be an instance of one of {names}")
+        raise invalid_input("type(loss_fn)", type(loss_fn).__name__, f"to be an instance of one of {names}")
     for name, plain in (("weight", None), ("pos_weight", None), ("label_smoothing", 0.0), ("ignore_index", -100)):
         if getattr(loss_fn, name, plain) != plain:
             raise invalid_input(
-                f"loss_fn.{name}", getattr(loss_fn, name), f"to be {plain}", "Such losses are not supported here."
+                f"loss_fn.{name}",
+                getattr(loss_fn, name),
+                f"to be {plain}",
+                f"Use a loss with {name}={plain}: others are not supported.",
             )
     if isinstance(loss_fn, nn.PoissonNLLLoss) and not loss_fn.log_input:
-        raise invalid_input("loss_fn.log_input", False, "to be True", "The mean must be the exponential of the output.")
+        raise invalid_input(
+            "loss_fn.log_input",
+            False,
+            "to be True",
+            "Set log_input=True: the output of the model must be the logarithm of the mean.",
+        )
     if family in ("logistic", "poisson") and layer.out_features != 1:
         raise invalid_input(
             "model.out_features", layer.out_features, "to be 1", "Use nn.CrossEntropyLoss for several classes."

@@ -44,19 +44,22 @@ class GlmMap:
 
     .. math:: \arg\min_{W,b} \sum_i \ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
 
+    Here W and b are coefficients and intercepts, and :math:`\ell` is the training loss of record :math:`x_i` with label
+    :math:`y_i`.
+
     Attributes:
         known_inputs: Known records, ``(m, *shape)``.
         known_labels: Known labels: numbers (``squared``), 0 and 1 (``logistic``), class indices (``multinomial``),
             counts (``poisson``).
-        family: Loss: half the squared error (``squared``), or the negative log-likelihood with its usual link.
+        family: Training loss: half the squared error (``squared``), or the negative log-likelihood with its usual link.
         penalty: Weight :math:`\lambda` of the squared coefficients, relative to the sum over records, not the mean.
-        intercept: Fit an intercept b.
-        intercept_penalty: Weight :math:`\lambda_0` of the squared intercept, likewise.
+        intercept: True to fit an intercept b.
+        intercept_penalty: Weight :math:`\lambda_0` of the squared intercept, relative to the sum over records.
         classes: Number of classes; only for ``multinomial``.
 
     Assumes: a unique minimum.
     Guarantee: solved in double precision up to rounding; the first derivative with respect to the records is exact, by
-    the implicit function theorem; second derivatives are not those of the minimiser.
+    the implicit function theorem. Second derivatives by autograd are wrong.
     Edge cases: predictors of a multinomial model without penalty are centred over the classes.
 
     >>> ridge = GlmMap(torch.tensor([[1.0]]), torch.tensor([1.0]), family="squared", penalty=5.0)
@@ -102,7 +105,7 @@ class GlmMap:
 
     @cached_property
     def _start(self) -> Tensor:
-        """The minimiser on the known records alone, close to all others; zeros if it does not exist."""
+        """The minimiser on the known records alone, from which all fits start; zeros if it does not exist."""
         with torch.no_grad():
             design, targets = self._design(self.known_inputs), self._targets(self.known_labels)
             zeros = torch.zeros(targets.shape[1], design.shape[1], dtype=torch.float64, device=design.device)
@@ -122,12 +125,19 @@ class GlmMap:
                 "labels", sorted(set(labels.tolist()))[:5], "to be 0 or 1", "Map the two classes to 0 and 1."
             )
         if self.family == "poisson" and bool((labels < 0).any()):
-            raise invalid_input("labels", float(labels.min()), ">= 0", "Labels of a Poisson model are counts.")
+            raise invalid_input(
+                "min(labels)", float(labels.min()), ">= 0", "Pass counts as the labels of a Poisson model."
+            )
         if self.family != "multinomial":
             return labels.double().reshape(len(labels), -1)
         classes = self.classes or 0
         if labels.is_floating_point() or not bool(((labels >= 0) & (labels < classes)).all()):
-            raise invalid_input("labels", sorted(set(labels.tolist()))[:5], f"to be class indices below {classes}")
+            raise invalid_input(
+                "labels",
+                sorted(set(labels.tolist()))[:5],
+                f"to be class indices below {classes}",
+                "Map the classes to 0, 1, and so on.",
+            )
         return functional.one_hot(labels, classes).double()
 
     def _objective(self, design: Tensor, targets: Tensor) -> GlmObjective[Tensor]:
@@ -142,17 +152,17 @@ class GlmMap:
 class GlmRelease(Release):
     """The solution of a regularised generalised linear model on private records together with known ones.
 
-    Its noise-free derivative is the one that :func:`reconrisk.bounds.glm.information.glm_information` computes in
-    closed form for all records at once.
+    Without noise, its derivative equals the closed form of :func:`reconrisk.bounds.glm.information.glm_information`,
+    which covers all records at once.
 
     Attributes:
         inputs: Private records, ``(n, *shape)``.
         labels: Private labels, one per record.
-        known_inputs: Known records; this and the following are those of :class:`GlmMap`.
+        known_inputs: Known records; this and the following attributes are explained in :class:`GlmMap`.
         known_labels: Known labels.
-        family: Loss.
+        family: Training loss: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
         penalty: Weight of the squared coefficients.
-        intercept: Fit an intercept.
+        intercept: True to fit an intercept.
         intercept_penalty: Weight of the squared intercept.
         classes: Number of classes; only for ``multinomial``.
 

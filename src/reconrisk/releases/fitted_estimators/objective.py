@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.special import expit, logsumexp, softmax
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import invalid_input
 
 if TYPE_CHECKING:
@@ -94,15 +95,17 @@ class GlmObjective(Generic[Array]):
 
     .. math:: F(W) = \sum_i w_i\,\ell(W \tilde x_i, y_i) + \frac12 \sum_{cj} \lambda_j W_{cj}^2
 
-    Losses: half the squared error, or the negative log-likelihood with its usual link.
+    Here W are the coefficients, :math:`\tilde x_i` is row i of the design, :math:`y_i` its label, :math:`w_i` its
+    weight, and :math:`\lambda_j` the penalty of column j. Training losses :math:`\ell`: half the squared error, or the
+    negative log-likelihood with its usual link.
 
     Attributes:
         design: The records, (records, columns), with a last column of ones if there is an intercept.
         targets: One column per linear predictor, (records, outputs).
-        weights: One number per record.
-        penalties: One number per column of the design.
-        family: The loss.
-        arrays: The library of the arrays.
+        weights: Weight of each record in the sum, (records,).
+        penalties: Weight of the squared coefficients of each column of the design, (columns,).
+        family: Training loss: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
+        arrays: Functions of NumPy or torch, whichever made the arrays.
         has_intercept: True if the last column of the design is one in every record.
 
     >>> one = np.ones((1, 1))
@@ -179,7 +182,7 @@ class GlmObjective(Generic[Array]):
         return weighted.T @ self.design + self.penalties * theta
 
     def hessian(self, theta: Array) -> Array:
-        """Return the second derivative, one row per coefficient (those of one output together).
+        """Return the second derivative, one row per coefficient; the coefficients of one output are consecutive.
 
         Predictors of a multinomial model are defined up to a common shift. Along coefficients without penalty this
         makes the Hessian singular. A constant is added there, which changes no derivative of the centred solution.
@@ -215,7 +218,9 @@ class GlmObjective(Generic[Array]):
         factor = self.arrays.cholesky(hessian)
         if factor is None:
             remedy = "Raise the penalty, or drop collinear features."
-            raise invalid_input("hessian", "singular", "to be positive definite", remedy)
+            raise InvalidInput(
+                f"Expected a positive definite Hessian of the training loss, got a singular one. {remedy}"
+            )
         return factor
 
     def newton_step(self, theta: Array, factor: Array) -> Array:
@@ -229,7 +234,7 @@ class GlmObjective(Generic[Array]):
     def mixed_derivative(self, theta: Array, index: int) -> Array:
         """Return the derivative of one record's gradient with respect to its features, without its weight.
 
-        One row per coefficient (those of one output together), one column per feature.
+        One row per coefficient, those of one output consecutive; one column per feature.
         """
         one = replace(self, design=self.design[[index]], targets=self.targets[[index]], weights=self.weights[[index]])
         row, d = one.design[0], self.features
@@ -265,7 +270,10 @@ def minimise(objective: GlmObjective[Array], start: Array) -> Array:
             return theta - step
         theta, previous = _backtrack(objective, theta, step, float((gradient * step).sum())), length
     raise invalid_input(
-        "penalty", float(objective.penalties[0]), "to give a minimum", "Raise it: the coefficients diverge."
+        "penalty",
+        float(objective.penalties[0]),
+        "to be large enough for a minimum to exist",
+        "Raise the penalty: the coefficients diverge.",
     )
 
 

@@ -71,7 +71,10 @@ class FisherTrace:
 
     @property
     def dfil(self) -> Tensor:
-        """Diagonal Fisher information loss: the trace over the dimension of a record; its inverse bounds the MSE."""
+        """Diagonal Fisher information loss (dFIL, a privacy loss): the trace divided by the dimension of a record.
+
+        Its inverse is a lower bound on the mean squared error of unbiased estimates.
+        """
         return self.values / self.dimension
 
     def interval(self, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
@@ -79,7 +82,7 @@ class FisherTrace:
 
         The estimate is treated as a scaled chi-square variable of the same mean and variance, with fewer degrees of
         freedom for few probes, as in Student's t. Sampling stops when the spread looks small, which biases it. So the
-        spread counts as at least the requested one, or that of a single direction if this is less.
+        spread counts as at least the requested one, or the spread of a single direction if that is less.
 
         Args:
             confidence: Probability that the interval of one record holds its trace.
@@ -105,8 +108,9 @@ class FisherTrace:
 
         .. math:: P\bigl(\hat t \le t (1 - 2\sqrt{\log(1/\alpha)/k})\bigr) \le \alpha
 
-        The number of probes k is chosen after looking at some, so alpha is divided among the possible numbers:
-        :math:`\alpha/((j+1)(j+2))` for the j-th.
+        Here t is the trace, :math:`\hat t` its estimate and :math:`\alpha` is ``1 - confidence``. The number of probes
+        k is chosen after looking at some, so alpha is divided among the possible numbers: :math:`\alpha/((j+1)(j+2))`
+        for the j-th.
         Edge cases: infinite below about four log(1/alpha) probes; exact traces are returned unchanged.
         Reference: Lemma 1, `Laurent and Massart (2000) <https://doi.org/10.1214/aos/1015957395>`_.
         """
@@ -121,7 +125,9 @@ class FisherTrace:
     def __float__(self) -> float:
         """Return the trace of the only record."""
         if len(self.values) != 1:
-            raise invalid_input("records", len(self.values), "to be 1", "Read .values, one trace per record.")
+            raise InvalidInput(
+                f"Expected the trace of one record, got {len(self.values)} records. Read .values, one trace per record."
+            )
         return float(self.values)
 
 
@@ -139,9 +145,9 @@ def fisher_trace(
     Args:
         release: Private records with their forward map.
         noise_std: Standard deviation of the Gaussian noise: one number, one per parameter name, or None for the
-            Jacobian alone (unit noise).
-        relative_error: Draw random directions until the standard error of every trace is below this share of it; by
-            default every coordinate is used, which is exact.
+            Jacobian alone, which equals noise of standard deviation 1.
+        relative_error: Draw random directions until the standard error of every trace is below this share of the trace;
+            by default every coordinate is used, which is exact.
         rng: Generator of the directions; by default the same are drawn each time.
 
     Returns:
@@ -151,7 +157,7 @@ def fisher_trace(
         InvalidInput: If the noise or another setting is invalid, or a derivative is not finite.
 
     Assumes: Gaussian noise, independent between released values.
-    Guarantee: unbiased; scales with the inverse square of the noise; adds over independent releases.
+    Guarantee: unbiased; proportional to the inverse square of the noise; traces of independent releases add up.
     Edge cases: without ``rng`` the same directions are drawn each time; a record that is not used has trace zero. One
     backward pass serves all records.
     Reference: equation 5, guo2022; Hutchinson's estimator from the side of the parameters.
@@ -180,7 +186,8 @@ def fisher_diagonal(release: Release, *, noise_std: NoiseStd = None) -> Tensor:
 
     .. math:: (I_i)_{jj} = |\Sigma^{-1/2} J_i e_j|^2
 
-    It shows which pixels leak. The cost is one product with J for each coordinate of each record.
+    Here :math:`J_i` is the derivative with respect to record i, :math:`e_j` the unit vector of coordinate j, and
+    :math:`\Sigma` the covariance of the noise. The cost is one product with J for each coordinate of each record.
 
     Args:
         release: Private records with their forward map.
@@ -216,6 +223,9 @@ def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int |
 
     .. math:: I = J^T \Sigma^{-1} J
 
+    Here J is the derivative of the released values with respect to the records, and :math:`\Sigma` the covariance of
+    the noise.
+
     Args:
         release: Private records with their forward map.
         noise_std: Standard deviation of the Gaussian noise, as for :func:`fisher_trace`.
@@ -228,8 +238,8 @@ def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int |
         InvalidInput: If there are too many coordinates, or ``record`` or the noise is invalid.
 
     Assumes: as :func:`fisher_trace`.
-    Edge cases: for several records the matrix is joint; block i on the diagonal is that of record i given the others.
-    More than 8192 coordinates are refused.
+    Edge cases: for several records the matrix is joint; block i on the diagonal is the information about record i given
+    the others. More than 8192 coordinates are refused.
     Reference: equation 1, guo2022, with the noise's standard deviation instead of its multiplier.
 
     >>> from reconrisk.releases.release import ForwardRelease
@@ -240,8 +250,8 @@ def fisher_matrix(release: Release, *, noise_std: NoiseStd = None, record: int |
     """
     linear, coordinates = _select_block(release, record)
     if len(coordinates) > LARGEST_MATRIX:
-        remedy = "Choose a record, or use fisher_trace or top_directions."
-        raise invalid_input("coordinates", len(coordinates), f"<= {LARGEST_MATRIX}", remedy)
+        remedy = "Pass record=0, for instance, or use fisher_trace or top_directions."
+        raise invalid_input("number of coordinates", len(coordinates), f"<= {LARGEST_MATRIX}", remedy)
     template = release.template()
     # Columns of J in memory need one push per coordinate; otherwise also one pull each.
     if len(coordinates) * sum(tensor.numel() for tensor in template.values()) <= LARGEST_JACOBIAN:
@@ -259,6 +269,8 @@ def jacobian(release: Release, *, noise_std: NoiseStd = None, record: int | None
     r"""Return the Jacobian of the released values with respect to all records, or one: (released values, coordinates).
 
     .. math:: \Sigma^{-1/2} J, \qquad J = \partial f / \partial x
+
+    Here f are the released values, x the records, and :math:`\Sigma` the covariance of the noise.
 
     Args:
         release: Private records with their forward map.
@@ -282,12 +294,17 @@ def jacobian(release: Release, *, noise_std: NoiseStd = None, record: int | None
     template = release.template()
     size = len(coordinates) * sum(tensor.numel() for tensor in template.values())
     if size > LARGEST_JACOBIAN:
-        raise invalid_input("entries", size, f"<= {LARGEST_JACOBIAN}", "Choose a record, or use release.linearize().")
+        raise invalid_input(
+            "number of entries of the Jacobian",
+            size,
+            f"<= {LARGEST_JACOBIAN}",
+            "Pass record=0, for instance, or use release.linearize().",
+        )
     return torch.cat(list(_columns(linear, template, noise_std, coordinates))).T
 
 
 def _select_block(release: Release, record: int | None) -> tuple[Linearized, Tensor]:
-    """Return the derivative, or its smallest part that holds ``record``, and the coordinates of interest in it."""
+    """Return the derivative, or the smallest group of records with ``record``, and the coordinates of interest."""
     count, width = len(release.inputs), release.inputs[0].numel()
     if record is not None and not 0 <= check_whole("record", record, minimum=0) < count:
         raise invalid_input("record", record, f"< {count}, the number of records")
@@ -332,7 +349,7 @@ def _push_batch(linear: Linearized, tangents: Tensor) -> dict[str, Tensor]:
 def _probe_until(
     target: float, linear: Linearized, template: Mapping[str, Tensor], noise_std: NoiseStd, rng: torch.Generator
 ) -> Tensor:
-    """Return squared norms of ``J^T u``, from enough draws for a relative standard error of ``target`` per record."""
+    """Return squared norms of ``J^T u`` for random u, with enough draws for a relative standard error of ``target``."""
     squares = _draw_probes(linear, template, noise_std, rng, PILOT)
     level = 0
     while True:

@@ -19,14 +19,14 @@ _BUILDING = 3  # gradients per record besides the probes: its own, and the two g
 
 @dataclass(frozen=True, eq=False)
 class ReferenceMoments:
-    """Means over reference records, in the shapes of the gradient g of one record's loss.
+    """Means over reference records x, in the shapes of the gradient g of one record's training loss.
 
-    Optimal noise and pruning in their global form are chosen by these.
+    Optimal noise and pruning from public records are computed from these means.
 
     Attributes:
-        sensitivity: Mean of ``|grad_x g_k|^2``.
+        sensitivity: Mean of ``|grad_x g_k|^2`` for each value k of the gradient.
         standard_error: Standard error of ``sensitivity``.
-        square: Mean of ``g_k^2``, exact for these records.
+        square: Mean of ``g_k^2`` for each value k of the gradient, exact for these records.
         records: Number of records.
         probes: Number of random directions per record.
     """
@@ -70,8 +70,10 @@ def reference_moments(
     .. math:: \frac1n \sum_i |\nabla_x g_k(x_i)|^2 \approx
               \frac1{nK} \sum_j \Bigl(\sum_i J_i v_{ij}\Bigr)_k^2, \qquad \frac1n \sum_i g_k(x_i)^2
 
-    The inner sum is over a ``chunk`` of records, which are pushed together; products of different records vanish on
-    average. The error decreases with n K over the chunk; the cost is n (K + 3) gradients.
+    Here :math:`g_k(x_i)` is value k of the gradient of record i, :math:`J_i` its derivative with respect to the record,
+    and :math:`v_{ij}` random normal directions. The inner sum is over a ``chunk`` of records, whose products with J are
+    computed together; products of different records vanish on
+    average. The error decreases with n K divided by the chunk; the cost is n (K + 3) gradients.
 
     Args:
         model: The network.
@@ -79,7 +81,7 @@ def reference_moments(
         inputs: Reference records, ``(n, *shape)``.
         labels: One label per record.
         probes: Number K of normal directions per record.
-        chunk: Number of records that are pushed together.
+        chunk: Number of records whose products are computed together.
         rng: Generator of the directions; by default the same are drawn each time.
 
     Returns:
@@ -88,11 +90,11 @@ def reference_moments(
     Raises:
         InvalidInput: If records or settings are invalid, or a layer mixes the records of a batch.
 
-    Assumes: public or reference records, so that a choice by these means reveals nothing about private ones.
+    Assumes: the records are public, so noise or masks computed from these means reveal nothing about private records.
     Guarantee: both means are unbiased for the population if the records are drawn from it. The sensitivity is unbiased
     for these records too, with its standard error from the fourth moments of the normal law.
     Edge cases: layers that mix the records of a batch are refused; without ``rng`` the same directions are drawn each
-    time. A coordinate may have square 0 and sensitivity above 0; optimal noise needs a cap there (appendix B).
+    time. A coordinate may have square 0 and sensitivity above 0; optimal noise needs an upper limit there (appendix B).
     Reference: Theorem 3.5 and Lemma 3.8, chen2025.
 
     >>> rng = torch.Generator().manual_seed(0)

@@ -61,10 +61,13 @@ def parameter_sensitivity(
 
     .. math:: |\nabla_x g_k|^2 = E (J v)_k^2 \approx \frac1K \sum_{j=1}^K (J v_j)_k^2, \qquad v_j \sim N(0, I)
 
+    Here :math:`g_k` is released value k, x are the records, and J is the derivative of the release.
+
     Args:
         release: Private records with their forward map.
         probes: Number of random directions K.
-        exact: Compute the exact norms, with one product per record value or per released value, whichever are fewer.
+        exact: True to compute the exact norms, with one product per record value or per released value, whichever are
+            fewer.
         confidence: Probability of the interval of each coordinate.
         rng: Generator of the directions; by default the same are drawn each time.
 
@@ -75,11 +78,12 @@ def parameter_sensitivity(
         InvalidInput: If a setting is out of range.
 
     Assumes: the release can be differentiated at the records.
-    Guarantee: unbiased; K times the mean over the truth is exactly chi-square with K = ``probes`` degrees of freedom,
-    so the interval of each coordinate has probability ``confidence``, for any model.
+    Guarantee: unbiased. K times the estimate divided by the true value is exactly chi-square with K = ``probes``
+    degrees of freedom, so the interval of each coordinate has probability ``confidence``, for any model.
     Edge cases: any release with at most ``probes`` record values or released values is computed exactly. A coordinate
     that does not depend on the records is 0 with interval [0, 0].
-    Reference: Lemma 3.8, chen2025; its printed confidence is :func:`chen2025_failure_probability`.
+    Reference: Lemma 3.8, chen2025; the confidence as printed in chen2025 is
+    :func:`chen2025_failure_probability`.
 
     >>> from reconrisk.releases.release import ForwardRelease
     >>> rows = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
@@ -106,7 +110,7 @@ def parameter_sensitivity(
 
 
 def failure_probability(probes: int, relative_error: float) -> float:
-    r"""Return the probability that the mean of some squared products misses a squared row norm by a relative error.
+    r"""Return the probability that the estimate of a squared row norm has more than a given relative error.
 
     .. math:: P(|\chi^2_K / K - 1| > \epsilon)
 
@@ -131,11 +135,11 @@ def failure_probability(probes: int, relative_error: float) -> float:
 
 
 def chen2025_failure_probability(probes: int, relative_error: float) -> float:
-    """Return the printed bound on :func:`failure_probability`, by Chebyshev: 2/(K eps^2), at most 1.
+    """Return the bound on :func:`failure_probability` as printed in chen2025, by Chebyshev: 2/(K eps^2), at most 1.
 
     Args:
         probes: Number K of random directions.
-        relative_error: Largest accepted relative error.
+        relative_error: Largest accepted relative error (eps).
 
     Returns:
         The bound on the probability of a larger error.
@@ -165,7 +169,7 @@ def _summed_squares(
 
 
 def _squared_rows(linear: Linearized, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the squared row norms of J, one pull per released value."""
+    """Return the squared row norms of J, with one backward pass per released value."""
     zeros = {name: torch.zeros_like(tensor) for name, tensor in released.items()}
     squares = {name: torch.zeros_like(tensor) for name, tensor in released.items()}
     for name, tensor in released.items():

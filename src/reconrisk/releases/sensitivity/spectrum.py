@@ -28,10 +28,11 @@ class Spectrum:
 
     Attributes:
         records: Rows of the records.
-        values: Eigenvalues from below, (records, count); optimistic in a bound.
+        values: Lower limits of the eigenvalues, (records, count). In a bound on the error they give a result that is
+            too high.
         directions: Unit vectors, (records, count, *shape).
-        residuals: Distance from each value within which there is an eigenvalue, (records, count).
-        upper_limit: Limit on the largest eigenvalue of each record, (records,); the only one that is safe in a bound.
+        residuals: Distance from each value within which an eigenvalue is certain to lie, absolute, (records, count).
+        upper_limit: Upper limit of the largest eigenvalue of each record, (records,). Use this one in bounds.
         confidence: Probability of ``upper_limit`` over the random start, for each record by itself.
     """
 
@@ -56,13 +57,14 @@ def spectral_norm(
 
     .. math:: \theta \le \lambda_{\max}(J_i^T \Sigma^{-1} J_i) \le \theta / (1 - \epsilon)
 
-    Here :math:`\theta` is ``values``, the right side is ``upper_limit``, and :math:`\epsilon` is ``relative_error``.
-    One step is a push and a pull. About log(sqrt(size of a record)/(1 - confidence))/(2 sqrt(epsilon)) steps are needed
-    per record.
+    Here :math:`J_i` is the derivative with respect to record i, :math:`\Sigma` the noise covariance, :math:`\theta` is
+    ``values``, the right side is ``upper_limit``, and :math:`\epsilon` is ``relative_error``. One step is a product
+    with J and one with its transpose. About log(sqrt(size of a record)/(1 - confidence))/(2 sqrt(epsilon)) steps are
+    needed per record.
 
     Args:
         release: Private records with their forward map.
-        noise_std: Standard deviation of the Gaussian noise, as for :func:`fisher_trace`; None for unit noise.
+        noise_std: Standard deviation of the Gaussian noise, as for :func:`fisher_trace`; None for standard deviation 1.
         relative_error: Largest relative gap between the two limits (:math:`\epsilon`).
         confidence: Probability of the upper limit, for each record by itself.
         records: Rows of the records of interest; by default all.
@@ -76,7 +78,8 @@ def spectral_norm(
 
     Assumes: the other records are known; Gaussian noise of standard deviation ``noise_std``; exact products (rounding
     adds its own relative error: use double inputs if it matters).
-    Guarantee: a bound that decreases with the eigenvalue must use ``upper_limit``; ``values`` is optimistic.
+    Guarantee: a lower bound on the error that uses ``upper_limit`` holds with probability ``confidence``; one that uses ``values``
+    may be too high.
     Edge cases: an information of zero gives 0 and 0.
     Reference: after Kuczynski and Wozniakowski (SIAM J. Matrix Anal. Appl. 13, 1992), with the exact law of
     the random start instead of a bound on it.
@@ -112,9 +115,10 @@ def top_directions(
     Args:
         release: Private records with their forward map.
         count: Number of directions per record.
-        noise_std: Standard deviation of the Gaussian noise, as for :func:`fisher_trace`; None for unit noise.
+        noise_std: Standard deviation of the Gaussian noise, as for :func:`fisher_trace`; None for standard deviation 1.
         tolerance: Stop when every residual is at most this share of the largest eigenvalue.
-        max_steps: Largest number of steps, each of ``count`` pushes and pulls; check ``residuals`` if it is reached.
+        max_steps: Largest number of steps, each of ``count`` products with J and its transpose. If it is reached, check
+            ``residuals``.
         confidence: Probability of the upper limit, for each record by itself.
         records: Rows of the records of interest; by default all.
         rng: Generator of the random start; by default the same start is drawn each time.
@@ -185,7 +189,9 @@ def _spectrum(
         records = range(count)
     chosen = tuple(check_whole("records", record, minimum=0) for record in records)
     if not chosen or max(chosen) >= count:
-        raise invalid_input("records", list(records), f"to be indices of the release's {count} records")
+        raise invalid_input(
+            "records", list(records), f"to be indices from 0 to {count - 1}, the records of the release"
+        )
     noise_stds(release.template(), noise_std)
     found: dict[int, _KrylovSpace] = {}
     for record, product in track(_products(release, noise_std), "spectrum", total=count):
@@ -204,7 +210,7 @@ def _spectrum(
 
 
 def _products(release: Release, noise_std: NoiseStd) -> Iterator[tuple[int, Product]]:
-    """Yield each record's row with its map from v to J_i^T Sigma^-1 J_i v."""
+    """Yield each record's row with its map from v to J_i^T Sigma^-1 J_i v, where Sigma is the noise covariance."""
     record = 0
     for block in release.blocks(size=1):
         for row in range(len(block.records)):
@@ -213,7 +219,7 @@ def _products(release: Release, noise_std: NoiseStd) -> Iterator[tuple[int, Prod
 
 
 def _product(linear: Linearized, row: int, noise_std: NoiseStd, vector: Tensor) -> Tensor:
-    """Return J_i^T Sigma^-1 J_i v for the record in ``row`` of a block."""
+    """Return J_i^T Sigma^-1 J_i v for the record in ``row`` of a group of records."""
     tangents = torch.zeros_like(linear.records)
     tangents[row] = vector.reshape(tangents.shape[1:]).to(tangents.dtype)
     # Whitening twice applies Sigma^-1 between J and J^T.
@@ -222,7 +228,7 @@ def _product(linear: Linearized, row: int, noise_std: NoiseStd, vector: Tensor) 
 
 
 def _block_lanczos(product: Product, like: Tensor, plan: _LanczosPlan, rng: torch.Generator) -> _KrylovSpace:
-    """Run Rayleigh-Ritz on span{V, AV, A^2 V, ...} for a Gaussian block V, each block orthogonalised against all."""
+    """Run Rayleigh-Ritz on span{V, AV, A^2 V, ...} for a random normal matrix V, where A is the information."""
     size, rounding = like[0].numel(), torch.finfo(like.dtype).eps
     start = torch.randn((size, plan.count), generator=rng, dtype=torch.float64, device=rng.device).to(like.device)
     basis, images = like.new_zeros((size, 0), dtype=torch.float64), like.new_zeros((size, 0), dtype=torch.float64)
@@ -256,11 +262,12 @@ def _new_directions(image: Tensor, basis: Tensor, threshold: float) -> Tensor:
 
 
 def _start_angle(size: int, starts: int, confidence: float) -> float:
-    """Return arccosh(1/sqrt(s)); the largest eigenvalue is at most theta cosh^2(angle/(2k - 1)) after k steps.
+    """Return angle = arccosh(1/sqrt(s)); the largest eigenvalue is at most theta cosh^2(angle/(2k - 1)) after k steps.
 
-    With probability ``confidence``, the best of ``starts`` random vectors has a squared cosine above s with the top
-    eigenvector. With p^2(x) (1 - t)/2 = sin^2((k - 1/2) arccos t), t = 2x/((1 - eps) lambda) - 1, the Ritz value is at
-    least (1 - eps) lambda unless the squared cosine s of the start is below 1/cosh^2((2k - 1) artanh sqrt(eps)).
+    Here theta is the largest Ritz value, lambda the largest eigenvalue. With probability ``confidence``, the best of
+    ``starts`` random vectors has a squared cosine above s with the top eigenvector. With p^2(x) (1 - t)/2 = sin^2((k -
+    1/2) arccos t), t = 2x/((1 - eps) lambda) - 1, the Ritz value is at least (1 - eps) lambda unless the squared cosine
+    s of the start is below 1/cosh^2((2k - 1) artanh sqrt(eps)).
     """
     # The squared cosine of a uniform direction is Beta(1/2, (size - 1)/2); each of the independent starts is below s
     # with probability (1 - confidence)^(1/starts).

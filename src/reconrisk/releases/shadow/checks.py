@@ -120,7 +120,9 @@ def check_private(
         raise invalid_input("private", private, "to be a Gaussian mechanism or None", remedy)
     check_mode(model)
     if not is_elementwise(optimizer):
-        raise invalid_input("optimizer", optimizer, "to be rr.releases.sgd(...) or rr.releases.adam(...) with private")
+        raise invalid_input(
+            "optimizer", optimizer, "to be rr.releases.sgd(...) or rr.releases.adam(...) if private is given"
+        )
     if len(inputs) > 1:
         check_records_independent(model_state(model, inputs.dtype), loss_fn, inputs, labels)
 
@@ -161,11 +163,19 @@ def check_labels(name: str, labels: Tensor, classes: int | None) -> None:
     if labels.is_floating_point():
         check_all_finite(name, labels)
         if classes is not None and (labels.ndim != 2 or bool(((labels.sum(1) - 1).abs() > _SUM_SLACK).any())):
-            raise InvalidInput(f"Expected floating-point {name} to be class probabilities that sum to 1.")
+            raise InvalidInput(
+                f"Expected floating-point {name} to be class probabilities that sum to 1. Pass class indices as "
+                "integers."
+            )
     elif classes is not None and len(labels):
         worst = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
         if not 0 <= worst < classes:
-            raise invalid_input(name, worst, f"to be classes from 0 to {classes - 1}", "The model has no others.")
+            raise invalid_input(
+                f"{'min' if worst < 0 else 'max'}({name})",
+                worst,
+                f"to be a class from 0 to {classes - 1}",
+                "Pass classes that are outputs of the model.",
+            )
 
 
 def check_starts(starts: Tensor | None, models: int, size: int, *, drawn: bool) -> None:
@@ -183,7 +193,12 @@ def check_starts(starts: Tensor | None, models: int, size: int, *, drawn: bool) 
     if starts is None:
         return
     if drawn:
-        raise invalid_input("starts", tuple(starts.shape), "to be None with draw_start", "Leave one of them out.")
+        raise invalid_input(
+            "starts",
+            f"tensor of shape {tuple(starts.shape)}",
+            "to be None if draw_start is given",
+            "Pass only one of the two.",
+        )
     if tuple(starts.shape) not in ((size,), (1, size), (models, size)):
         expected = f"to be ({size},) for all or ({models}, {size}), one row per target"
         raise invalid_input(
@@ -207,10 +222,13 @@ def check_can_push(private: Gaussian | None, batches: object, inputs: Tensor, ta
     if private is not None or isinstance(batches, RandomBatches):
         given = private if private is not None else batches
         raise invalid_input(
-            "training", given, "to have no clipping, noise or random batches for push", "Push the plain training."
+            "training.private" if private is not None else "training.batches",
+            given,
+            "to be None for push" if private is not None else "to be fixed for push",
+            "Call push on a training with private=None and fixed batches.",
         )
     if len(inputs) != 1:
-        raise invalid_input("len(inputs)", len(inputs), "to be 1", "Push the directions of one target at a time.")
+        raise invalid_input("len(inputs)", len(inputs), "to be 1", "Call push for one target at a time.")
     check_not_empty("tangents", tangents)
     if tangents.shape[1:] != inputs.shape[1:]:
         raise invalid_input(

@@ -71,7 +71,7 @@ class PrivateModelRelease(Release):
                 "training.private",
                 None,
                 "to be a Gaussian mechanism",
-                "Without noise use rr.releases.TrainedModelRelease.",
+                "Use rr.releases.TrainedModelRelease for training without noise.",
             )
         self.training.check(self.inputs, self.labels)
 
@@ -85,7 +85,12 @@ class PrivateModelRelease(Release):
         """The mechanism of the whole training: one Gaussian mechanism per step."""
         training = self.training
         if training.private is None:
-            raise invalid_input("training.private", None, "to be a Gaussian mechanism")
+            raise invalid_input(
+                "training.private",
+                None,
+                "to be a Gaussian mechanism",
+                "Use rr.releases.TrainedModelRelease for training without noise.",
+            )
         return Repeated(training.private, training.step_count)
 
     def redraw(self, rng: torch.Generator) -> PrivateModelRelease:
@@ -103,4 +108,6 @@ class PrivateModelRelease(Release):
 
     def linearize(self) -> Linearized:
         """Raise InvalidInput: clipped gradients have no derivative at the clipping norm."""
-        raise InvalidInput("Expected a release with a derivative: clipped training has none.")
+        raise InvalidInput(
+            "Clipped training has no derivative. Use rr.releases.TrainedModelRelease for training without clipping."
+        )

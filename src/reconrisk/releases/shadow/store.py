@@ -229,8 +229,8 @@ def _open_store(
     others = [name for name in settings if index["settings"].get(name) != settings[name]]
     if others:
         raise InvalidInput(
-            f"Expected store={str(folder)!r} to have the same settings, it differs in {', '.join(others)}. "
-            "Name another folder, or pass the settings that it was created with."
+            f"Expected store={str(folder)!r} to have the same settings, but it differs in {', '.join(others)}. "
+            "Pass another folder, or the settings that the store was created with."
         )
     book = _StoredRows(folder, index, inputs.dtype)
     if not index["done"]:  # created just now, or killed before the first part was done

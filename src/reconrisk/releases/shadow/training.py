@@ -205,7 +205,7 @@ class ShadowTraining:
         if not self.is_random:
             return None
         if not isinstance(rng, torch.Generator):
-            remedy = "Starts, orders or noise are random: pass rng=torch.Generator().manual_seed(0)."
+            remedy = "Pass rng=torch.Generator().manual_seed(0): starts, orders or noise are random."
             raise invalid_input("rng", rng, "to be a torch.Generator", remedy)
         return torch.randint(2**63 - 1, (models,), generator=rng)
 

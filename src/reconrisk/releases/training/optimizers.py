@@ -124,7 +124,9 @@ class Adam(UpdateRule):
         check_positive("eps", self.eps, "Without it a parameter with zero gradient has no derivative.")
         check_nonnegative("weight_decay", self.weight_decay)
         if len(self.betas) != 2 or not all(0 <= check_real("betas", beta) < 1 for beta in self.betas):
-            raise invalid_input("betas", self.betas, "to be two numbers in [0, 1)")
+            raise invalid_input(
+                "betas", self.betas, "to be two numbers in [0, 1)", "Pass betas=(0.9, 0.999), for instance."
+            )
 
     def step(
         self, parameters: NamedTensors, gradients: NamedTensors, state: OptimizerState

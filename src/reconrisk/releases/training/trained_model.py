@@ -116,7 +116,10 @@ class TrainingMap:
             check_all_finite("queries", self.queries)
             if self.parameters is not None:
                 raise invalid_input(
-                    "parameters", self.parameters, "to be None with queries", "Queries release logits instead."
+                    "parameters",
+                    self.parameters,
+                    "to be None if queries are given",
+                    "Remove parameters: with queries only logits are released.",
                 )
         # Keep a copy: the user may train the original further.
         object.__setattr__(self, "model", own.model)
@@ -216,16 +219,21 @@ class TrainingMap:
         fixed_labels = labels[:0] if self.fixed_labels is None else self.fixed_labels
         if fixed_inputs.shape[1:] != inputs.shape[1:]:
             shape = tuple(fixed_inputs.shape[1:])
-            raise invalid_input(
-                "inputs.shape", tuple(inputs.shape), f"to be records of shape {shape}, like the fixed ones"
-            )
+            raise invalid_input("inputs.shape", tuple(inputs.shape), f"to end in {shape}, the shape of a fixed record")
         if (fixed_labels.is_floating_point(), fixed_labels.shape[1:]) != (labels.is_floating_point(), labels.shape[1:]):
             like = f"{fixed_labels.dtype} of shape {tuple(fixed_labels.shape[1:])}"
-            raise invalid_input("labels.dtype", labels.dtype, f"and its shape to agree with the fixed labels, {like}")
+            raise invalid_input(
+                "labels",
+                f"{labels.dtype} of shape {tuple(labels.shape[1:])}",
+                f"to be like the fixed labels, {like}",
+                "Convert labels or fixed_labels.",
+            )
         total = len(fixed_inputs) + len(inputs)
         largest = max((int(rows.max()) for rows in self._batches or ()), default=-1)
         if largest >= total:
-            raise invalid_input("batches", largest, f"to index {total} records, the fixed ones first", "Count from 0.")
+            raise invalid_input(
+                "max(batches)", largest, f"< {total}, the number of records", "Count from 0, the fixed records first."
+            )
         if labels.is_floating_point():
             fixed_labels, labels = fixed_labels.to(inputs.dtype), labels.to(inputs.dtype)
         return Batch(fixed_inputs, inputs, torch.cat([fixed_labels, labels]), None)
@@ -338,7 +346,12 @@ def check_tensor(name: str, value: Any) -> None:
 def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:
     if (inputs is None) != (labels is None):
         missing = "fixed_inputs" if inputs is None else "fixed_labels"
-        raise invalid_input(missing, None, "to be given if the other is", "Pass both or neither.")
+        raise invalid_input(
+            missing,
+            None,
+            "to be given, because only one of fixed_inputs and fixed_labels was given",
+            "Pass both or neither.",
+        )
     if inputs is None or labels is None:
         return
     check_tensor("fixed_inputs", inputs)
@@ -359,7 +372,7 @@ def _check_batches(batches: Iterable[Any]) -> tuple[Tensor, ...]:
             "batches", batches, "to be a list of record numbers for each step", "Pass [[0, 1], [2, 3]], for instance."
         )
     found = []
-    wanted = ("to be a list of record numbers", "Count from 0, fixed ones first.")
+    wanted = ("to be a list of record numbers", "Count from 0, the fixed records first.")
     for number, rows in enumerate(batches):
         try:
             indices = torch.as_tensor(rows)
@@ -378,12 +391,14 @@ def _check_steps(steps: int | None, batches: Sequence[Tensor] | None) -> int:
     if batches is None:
         if steps is None:
             raise invalid_input(
-                "steps", None, "to be a number", "State the length of training: steps=... or batches=..."
+                "steps", None, "to be a number, because batches is None", "Pass steps=... or batches=..."
             )
         return check_whole("steps", steps)
     check_not_empty("batches", batches)
     if steps is not None and steps != len(batches):
-        raise invalid_input("steps", steps, f"to equal the number of batches, {len(batches)}", "Leave one of them out.")
+        raise invalid_input(
+            "steps", steps, f"to equal the number of batches, {len(batches)}", "Pass only one of steps and batches."
+        )
     return len(batches)
 
 

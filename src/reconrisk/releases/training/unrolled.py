@@ -212,7 +212,9 @@ def prepare_trainee(model: nn.Module) -> Trainee:
     _check_weight_norm(model)
     own = copy.deepcopy(model)
     if not any(value.requires_grad for value in own.parameters()):
-        raise InvalidInput("Expected model with parameters to train, none requires gradients. Call requires_grad_().")
+        raise InvalidInput(
+            "Expected a model with parameters to train, but none requires gradients. Call model.requires_grad_()."
+        )
     tracked = []
     for name, layer in own.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats:
@@ -276,7 +278,7 @@ def check_repeatable(model: Trainee, batch: Batch, loss_fn: LossFunction) -> Non
     first, second = found
     if float((first - second).norm()) > _REPEATED * float(first.norm() + second.norm()):
         raise InvalidInput(
-            "Expected model and loss_fn to give the same gradient each time, two evaluations differ. "
+            "Expected model and loss_fn to give the same gradient each time, but two evaluations differ. "
             "Switch off their randomness: for dropout by torch.nn.functional call model.eval()."
         )
 
@@ -322,7 +324,10 @@ class _RunningBatchNorm(nn.modules.batchnorm._BatchNorm):
         mean, var = self.running_mean, self.running_var
         shape = [1, -1, *[1] * (input.dim() - 2)]
         if mean is None or var is None:
-            raise InvalidInput("Expected batch norm with running statistics, it has none.")
+            raise InvalidInput(
+                "Expected batch norm with running statistics, but it has none. Use "
+                "rr.models.group_norm(channels) instead."
+            )
         # The affine map of eval mode, written out; F.batch_norm has no derivative by the running statistics.
         scale = (var + self.eps).rsqrt() * (1.0 if self.weight is None else self.weight)
         shift = -mean * scale + (0.0 if self.bias is None else self.bias)
@@ -372,12 +377,10 @@ def _check_weight_norm(model: nn.Module) -> None:
         if (new or old) and any(value.requires_grad for value in layer.parameters(recurse=False)):
             owner = (name.rpartition("parametrizations")[0].rstrip(".") if new else name) or "model"
             call = "parametrize.remove_parametrizations" if new else "remove_weight_norm"
-            raise invalid_input(
-                owner,
-                "weight_norm",
-                "to have a plain weight",
-                f"torch has a wrong second derivative for it: fold it with torch.nn.utils.{call}, or write the product "
-                "g * v / v.norm() yourself.",
+            raise InvalidInput(
+                f"Expected {owner} to have a plain weight, but it uses weight_norm, for which torch has a wrong "
+                "second derivative. "
+                f"Call torch.nn.utils.{call}, or write the product g * v / v.norm() yourself."
             )
 
 

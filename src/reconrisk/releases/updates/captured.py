@@ -166,36 +166,37 @@ def _check_one_kind(
 ) -> None:
     """Refuse both kinds of update or neither, and settings of a gradient that would be ignored with ``after``."""
     if (gradient is None) == (after is None):
-        raise invalid_input(
-            "gradient and after", "both" if after is not None else "none", "to be exactly one of the two"
+        raise InvalidInput(
+            f"Expected exactly one of gradient and after, got {'both' if after is not None else 'none'}. Pass "
+            "one of the two."
         )
     if after is not None and before is None:
-        raise invalid_input("before", None, "to be the weights before the update", "Pass both files.")
+        raise invalid_input("before", None, "to be the weights before the update", "Pass both before= and after=.")
     if after is not None and gradient_settings != (None, None):
-        remedy = "They belong to a captured gradient; let loss_fn add or average."
-        raise invalid_input("(reduction, clip)", gradient_settings, "to be left out with after", remedy)
+        remedy = "Remove them: they describe a captured gradient. Let loss_fn add or average."
+        raise invalid_input("(reduction, clip)", gradient_settings, "to be left out if after is given", remedy)
 
 
 def _check_no_local_training(update: UpdateRecipe, training: LocalTraining | None) -> None:
     """Refuse settings of local training, which would be ignored with a gradient."""
     local = (update.local_steps, update.local_learning_rate)
-    remedy = "It belongs to weights before and after local training."
+    remedy = "Remove it: it describes weights before and after local training."
     if local != (None, None):
-        raise invalid_input("(local_steps, local_learning_rate)", local, "to be left out with gradient", remedy)
+        raise invalid_input("(local_steps, local_learning_rate)", local, "to be left out if gradient is given", remedy)
     if training is not None:
-        raise invalid_input("training", training, "to be left out with gradient", remedy)
+        raise invalid_input("training", training, "to be left out if gradient is given", remedy)
 
 
 def _local_training(update: UpdateRecipe, training: LocalTraining | None) -> LocalTraining:
     """Return the local training between ``before`` and ``after``, which must be stated exactly once."""
     if training is None and update.local_steps is None:
         remedy = "Pass update=rr.UpdateRecipe(local_steps=1, local_learning_rate=0.1) with the client's values."
-        raise invalid_input("update.local_steps", None, "to be stated with after", remedy)
+        raise invalid_input("update.local_steps", None, "to be stated if after is given", remedy)
     if training is None:
         return LocalTraining(learning_rate=update.local_learning_rate, steps=update.local_steps)
     if update.local_steps is not None:
-        remedy = "State the local training in one of the two."
-        raise invalid_input("update.local_steps", update.local_steps, "to be left out with training", remedy)
+        remedy = "Pass only one of update.local_steps and training."
+        raise invalid_input("update.local_steps", update.local_steps, "to be left out if training is given", remedy)
     return training
 
 
@@ -233,7 +234,9 @@ def _read_captured(what: str, given: Tensors | None, wanted: Mapping[str, Tensor
         remedy = f"In order: {_join_names(list(wanted))}."
         raise invalid_input(f"len({what})", len(given), f"to be {len(wanted)}, the tensors of the model", remedy)
     if not isinstance(named, Mapping) or not all(isinstance(value, Tensor) for value in named.values()):
-        raise invalid_input(what, type(given).__name__, "to be a file of named tensors or the tensors", _REMEDY)
+        raise invalid_input(
+            f"type({what})", type(given).__name__, "to be a file of named tensors or the tensors", _REMEDY
+        )
     return named
 
 
@@ -274,11 +277,17 @@ def _count_classes(model: nn.Module, input_shape: tuple[int, ...]) -> int | None
 def _check_labels(labels: Sequence[int] | Tensor, batch_size: int, classes: int | None) -> Tensor:
     values = torch.as_tensor(labels)
     if values.ndim == 0 or len(values) != batch_size:
-        raise invalid_input("labels", values.tolist(), f"to have batch_size={batch_size} entries")
+        raise invalid_input(
+            "labels", values.tolist(), f"to have batch_size={batch_size} entries", "Pass one label per record."
+        )
     if classes is not None and not values.is_floating_point():
         wrong = values[(values < 0) | (values >= classes)]
         if len(wrong):
-            raise invalid_input("labels", int(wrong[0]), f"to be from 0 to {classes - 1}, the classes of the model")
+            raise invalid_input(
+                f"{'min' if wrong[0] < 0 else 'max'}(labels)",
+                int(values.min() if wrong[0] < 0 else values.max()),
+                f"to be from 0 to {classes - 1}, the classes of the model",
+            )
     return values
 
 

@@ -60,10 +60,18 @@ class GradientMap:
                 "clip", self.clip, "to be a HardClip or SmoothClip", "Pass clip=rr.releases.HardClip(1.0)."
             )
         if not callable(self.loss_fn):
-            raise invalid_input("loss_fn", self.loss_fn, "to be a function of outputs and labels")
+            raise invalid_input(
+                "loss_fn",
+                self.loss_fn,
+                "to be a function of outputs and labels",
+                "Pass torch.nn.functional.cross_entropy, for instance.",
+            )
         if self.clip is not None and self.reduction is None:
             raise invalid_input(
-                "reduction", None, "to be stated with clip", 'Pass reduction="sum" to add clipped gradients, as DP-SGD.'
+                "reduction",
+                None,
+                "to be stated if clip is given",
+                'Pass reduction="sum" to add clipped gradients, as DP-SGD.',
             )
 
     def __call__(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -181,7 +189,7 @@ class UpdateRecipe:
             check_callable("loss_fn", self.loss_fn, "Pass torch.nn.functional.cross_entropy, for instance.")
         given = (self.local_steps, self.local_learning_rate)
         if (self.local_steps is None) != (self.local_learning_rate is None):
-            remedy = "Local training needs both, a gradient neither."
+            remedy = "Pass both for local training, or neither for a gradient."
             raise invalid_input("(local_steps, local_learning_rate)", given, "to be two numbers or none", remedy)
         if self.local_steps is not None:
             check_whole("local_steps", self.local_steps)

@@ -150,8 +150,8 @@ class LocalUpdateRelease(Release):
         check_records(self.inputs, self.labels)
         stated = (self.steps, self.epochs, self.batch_size)
         if self.batches is not None and stated != (None, None, None):
-            remedy = "The batches already determine the number of steps."
-            raise invalid_input("(steps, epochs, batch_size)", stated, "to be left out with batches", remedy)
+            remedy = "Remove them: the batches determine the number of steps."
+            raise invalid_input("(steps, epochs, batch_size)", stated, "to be left out if batches are given", remedy)
         batches = self.batches
         if batches is None:
             batches = consecutive_batches(len(self.inputs), self.batch_size, steps=self.steps, epochs=self.epochs)
@@ -210,7 +210,7 @@ def consecutive_batches(
     """
     if (steps is None) == (epochs is None):
         raise invalid_input(
-            "(steps, epochs)", (steps, epochs), "to have exactly one number", "State the length of training once."
+            "(steps, epochs)", (steps, epochs), "to have exactly one number", "Pass either steps or epochs."
         )
     size = records if batch_size is None else check_whole("batch_size", batch_size)
     one_pass = torch.arange(records).split(size)
@@ -237,4 +237,6 @@ def update_rule(optimizer: UpdateRule | None, learning_rate: float | None) -> Up
     if optimizer is None and learning_rate is not None:
         return sgd(learning_rate)
     given = (optimizer, learning_rate)
-    raise invalid_input("(optimizer, learning_rate)", given, "to have exactly one value", "Pass one of them.")
+    raise invalid_input(
+        "(optimizer, learning_rate)", given, "to have exactly one value", "Pass either optimizer or learning_rate."
+    )

@@ -116,7 +116,7 @@ class Evidence:
 
     Attributes:
         trials: Trials by attack.
-        baselines: Labels of the attacks that ignore the update.
+        baselines: Names, as shown in reports, of the attacks that ignore the update.
         threats: Adversary who runs each attack; baselines may know more than ``threat``.
         threat: Audited adversary.
         confidence: Probability that all intervals hold together.
@@ -139,7 +139,7 @@ class Evidence:
         A trial that was cut off might have succeeded too, because the duration of an attack may depend on its success.
 
         Args:
-            attack: Label of the attack.
+            attack: Name of the attack as shown in reports.
             goal: Success criterion.
             error: Probability that the interval misses the truth.
 
@@ -171,7 +171,7 @@ def build_line(
     """Summarise one goal under one defense.
 
     Args:
-        defense: Label of the defense.
+        defense: Name of the defense as shown in reports.
         goal: Success criterion.
         evidence: Trials under this defense.
         answers: Guarantees for this goal and defense.
@@ -210,7 +210,7 @@ def rank_exposures(defense: str, goals: Sequence[Goal], evidence: Evidence) -> t
     """Return the best estimate of each record by any attack, the most exposed record first.
 
     Args:
-        defense: Label of the defense.
+        defense: Name of the defense as shown in reports.
         goals: Success criteria; the metric of the first one ranks the records.
         evidence: Trials under this defense.
 

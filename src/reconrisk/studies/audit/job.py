@@ -82,7 +82,7 @@ class Job:
         """
         spec = self.spec
         if spec.training is not None and training not in (None, spec.training.mechanism):
-            condition = f"to be that of the account, {training!r}"
+            condition = f"to be the mechanism of the account, {training!r}"
             remedy = "Leave training out: the account states it."
             raise invalid_input("training", spec.training.mechanism, condition, remedy)
         return audit(

@@ -96,7 +96,7 @@ class DefenseSummary:
     """A defense in a report.
 
     Attributes:
-        label: Label in the plan.
+        label: Name as shown in reports.
         settings: Description of the settings.
         mechanism: Privacy mechanism that the defense implements; None if it implements none.
         distortion: Mean of :attr:`Trial.distortion`, the relative squared change of the release.
@@ -117,7 +117,7 @@ class PriorUse:
         name: Name of the prior.
         source: Origin of the prior, in words.
         hash: Digest of the prior.
-        baseline: Label of the baseline that uses nothing but the prior.
+        baseline: Name, as shown in reports, of the baseline that uses nothing but the prior.
         metric: Metric of the scores.
         alone: Median score of the baseline; None if it was not run.
         reached: Median score of the attack under each defense, by label.
@@ -149,7 +149,7 @@ class AttackSummary:
     """An attack in a report, with counts of its trials.
 
     Attributes:
-        label: Label in the plan.
+        label: Name as shown in reports.
         settings: Description of the settings.
         is_baseline: True if the attack ignores the update.
         planned: Planned trials.
@@ -179,7 +179,7 @@ class Outcome:
     """Success of one attack for one goal under one defense.
 
     Attributes:
-        attack: Label of the attack.
+        attack: Name of the attack as shown in reports.
         is_baseline: True if the attack ignores the update.
         success: Share of records for which the goal was reached.
     """
@@ -233,15 +233,15 @@ class AuditLine:
     """Result for one goal under one defense. Intervals hold for all attacks together.
 
     Attributes:
-        defense: Label of the defense.
+        defense: Name of the defense as shown in reports.
         goal: Success criterion.
         verdict: Verdict of the line.
         success: Success of the best attack.
-        best_attack: Label of the best attack; empty if none was run.
+        best_attack: Name of the best attack as shown in reports; empty if none was run.
         worst_record: Record with the best estimate by any attack; -1 if no attack was run.
         worst_score: Score of that estimate.
         baseline: Success of the best guess without the update.
-        best_baseline: Label of that guess; empty if none was run.
+        best_baseline: Name of that guess as shown in reports; empty if none was run.
         outcomes: Success of every attack.
         comparisons: Guarantees for this goal and defense.
         limits: Limits on this goal.
@@ -310,9 +310,9 @@ class Exposure:
     """Best estimate of one record under one defense, by the metric of the first goal.
 
     Attributes:
-        defense: Label of the defense.
+        defense: Name of the defense as shown in reports.
         record: Row of the record in the data.
-        attack: Label of the attack that made the estimate.
+        attack: Name, as shown in reports, of the attack that made the estimate.
         draw: Number of the update.
         place: Position of the record in the update.
         score: Score of the estimate.

@@ -112,10 +112,10 @@ class TrainingRun:
     def __post_init__(self) -> None:
         if self.mechanism is not None and not isinstance(self.mechanism, get_args(Mechanism)):
             remedy = "Pass rr.mechanisms.dp_sgd(...) or another mechanism, or rr.TrainingRun(account=...)."
-            raise invalid_input("mechanism", self.mechanism, "to be the mechanism of a run", remedy)
+            raise invalid_input("mechanism", self.mechanism, "to be the mechanism of a training run", remedy)
         if self.account is not None and not (hasattr(self.account, "mechanism") and hasattr(self.account, "summary")):
-            remedy = "Pass that of an rr.integrations.FisherAccountant: accountant.account()."
-            raise invalid_input("account", type(self.account).__name__, "to be a Fisher account", remedy)
+            remedy = "Pass accountant.account() of an rr.integrations.FisherAccountant."
+            raise invalid_input("type(account)", type(self.account).__name__, "to be a Fisher account", remedy)
         guarantees: Any = self.guarantees
         if not isinstance(guarantees, Sequence):
             remedy = "Pass a list of functions of a goal and the label of a defense."

@@ -41,7 +41,7 @@ class Training:
     """Settings of a finished DP-SGD run.
 
     Attributes:
-        noise_multiplier: Standard deviation of the noise over the clip norm.
+        noise_multiplier: Standard deviation of the noise divided by the clip norm.
         clip_norm: Largest norm of the gradient of a record.
         sampling_probability: Probability that a record is in the batch of a step.
         steps: Number of steps.
@@ -297,7 +297,7 @@ def _read_training(name: str, value: Any) -> Training:
     known = [field.name for field in dataclasses.fields(Training)]
     stated = _check_table(name, value, known)
     if "noise_multiplier" not in stated:
-        raise invalid_input(name, value, "to state the noise_multiplier")
+        raise invalid_input(name, value, "to state the noise_multiplier", "Add noise_multiplier, for instance 1.0.")
     return Training(**stated)
 
 
@@ -314,7 +314,7 @@ def _check_table(name: str, value: Any, known: Iterable[str]) -> Mapping[str, An
 
 def _read_confidence(name: str, value: Any) -> float:
     if not 0 < check_probability(name, value) < 1:
-        raise invalid_input(name, value, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input(name, value, "in (0, 1)", "Pass 0.95, for instance.")
     return float(value)
 
 

@@ -520,7 +520,9 @@ class Store:
 
     def _folder(self, run: str) -> Path:
         if self._path is None:
-            raise invalid_input("store", None, "to be a file")
+            raise InvalidInput(
+                'Expected a store in a file, got one in memory. Pass store="audit.sqlite", for instance.'
+            )
         return self._path.with_name(f"{self._path.name}.arrays") / run
 
 

@@ -202,17 +202,19 @@ def label_defenses(defenses: Any, training: Mechanism | None, *, of_updates: boo
     else:
         found = {UNDEFENDED if each is None else describe_settings(each, text=str(each)): each for each in several}
         if len(found) < len(several):
-            raise invalid_input("defenses", [str(each) for each in several], "to differ")
+            raise invalid_input(
+                "defenses", [str(each) for each in several], "to differ from each other", "Remove the repeated defense."
+            )
     if not found:
         raise invalid_input(
-            "defenses", defenses, "to hold at least one", "Leave it out to audit the undefended release."
+            "defenses", defenses, "to have at least one entry", "Leave it out to audit the undefended release."
         )
     for label, defense in found.items():
         # A factory such as rr.defenses.prune, passed without a call, is a routine.
         if defense is not None and (inspect.isroutine(defense) or not hasattr(defense, "replay")):
-            raise invalid_input("defenses", label, "to be a configured defense", _DEFENSE)
+            raise invalid_input(f"defenses[{label!r}]", defense, "to be a configured defense", _DEFENSE)
         if label == UNDEFENDED and defense is not None:
-            raise invalid_input("defenses", label, "to be used for None only", "Give the defense another label.")
+            raise invalid_input("name in defenses", label, "to be used for None only", "Give the defense another name.")
     return found
 
 
@@ -222,7 +224,7 @@ def resolve_deferred_defenses(
     """Choose the settings of deferred defenses, such as optimal noise, from public records.
 
     Args:
-        defenses: Defenses by label.
+        defenses: Defenses by their name in reports.
         population: Records that targets are drawn from.
         public: Public records; by default the records of the data set outside the population.
 
@@ -244,7 +246,7 @@ def resolve_deferred_defenses(
         remedy = (
             "Pass public= in the options, or attack fewer records= (--records 0-9, for instance) and use the others."
         )
-        raise invalid_input("defenses", waiting[0], "to have public records with labels", remedy)
+        raise invalid_input("defenses", waiting[0], "to be used with public records that have labels", remedy)
     every = slice(None, None, -(-len(public) // _MOST_PUBLIC))  # evenly spaced: sorted classes stay represented
     inputs, labels = public.inputs[every], public.labels[every]
     return {
@@ -307,7 +309,7 @@ class StudyOptions:
     0.95
     >>> StudyOptions(confidence=1.0)
     Traceback (most recent call last):
-    reconrisk.core.errors.InvalidInput: Expected confidence=1.0 in (0, 1). 0.95 is usual.
+    reconrisk.core.errors.InvalidInput: Expected confidence=1.0 in (0, 1). Pass 0.95, for instance.
     """
 
     seed: int = 0
@@ -319,9 +321,9 @@ class StudyOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", check_seed(self.seed))
         if not 0 < check_probability("confidence", self.confidence) < 1:
-            raise invalid_input("confidence", self.confidence, "in (0, 1)", "0.95 is usual.")
+            raise invalid_input("confidence", self.confidence, "in (0, 1)", "Pass 0.95, for instance.")
         if self.public is not None and not isinstance(self.public, (Dataset, str, Path, tuple)):
-            raise invalid_input("public", type(self.public).__name__, "to hold public records", _PUBLIC)
+            raise invalid_input("type(public)", type(self.public).__name__, "to be public records", _PUBLIC)
         if self.name is not None and not isinstance(self.name, str):
             raise invalid_input("name", self.name, "to be a text")
         if self.show_plan is not None:

@@ -52,7 +52,12 @@ class TrainingRecipe:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
-            raise invalid_input("(steps, epochs)", "both", "to hold exactly one number")
+            raise invalid_input(
+                "(steps, epochs)",
+                (self.steps, self.epochs),
+                "to have exactly one number",
+                "Pass either steps or epochs.",
+            )
         if self.steps is None and self.epochs is None:
             object.__setattr__(self, "steps", 100)
         for name in ("steps", "epochs", "clients", "batch_size"):
@@ -312,11 +317,15 @@ def _batches(
 
 def _steps(steps: int | None, epochs: int | None, records: int, clients: int, batch_size: int) -> int:
     if (steps is None) == (epochs is None):
-        raise invalid_input("(steps, epochs)", (steps, epochs), "to hold exactly one number")
+        raise invalid_input(
+            "(steps, epochs)", (steps, epochs), "to have exactly one number", "Pass either steps or epochs."
+        )
     each = records // check_whole("clients", clients) // check_whole("batch_size", batch_size)
     if each < 1:
         remedy = "Pass more records, fewer clients or a smaller batch_size."
-        raise invalid_input("training records", records, f">= {clients * batch_size}, a batch for every client", remedy)
+        raise invalid_input(
+            "number of training records", records, f">= {clients * batch_size}, a batch for every client", remedy
+        )
     return check_whole("steps", steps) if epochs is None else check_whole("epochs", epochs) * each
 
 
@@ -327,6 +336,6 @@ def _make_optimizer(model: nn.Module, optimizer: str, learning_rate: float) -> t
     trained = [value for value in model.parameters() if value.requires_grad]
     if not trained:
         raise invalid_input(
-            "model", type(model).__name__, "to have parameters to train", "Call model.requires_grad_()."
+            "type(model)", type(model).__name__, "to have parameters to train", "Call model.requires_grad_()."
         )
     return OPTIMIZERS[optimizer](trained, lr=rate)  # type: ignore[call-arg]  # both take lr

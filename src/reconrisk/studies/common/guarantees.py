@@ -77,7 +77,7 @@ class GuaranteeFinder:
 
         Args:
             goal: Success criterion.
-            label: Label of the defense, which stated guarantees receive.
+            label: Name of the defense as shown in reports, which stated guarantees receive.
             defense: The defense; None for none.
 
         Returns:

@@ -160,7 +160,7 @@ class Plan:
 
     Attributes:
         attacks: Attacks and baselines.
-        defenses: Defenses by label; None for no defense.
+        defenses: Defenses by their name in reports; None for no defense.
         updates: Target rows of every update.
         seconds_per_evaluation: Measured time of one evaluation of the release.
         unit: Kind of release, ``"update"`` or ``"model"``.
@@ -236,7 +236,7 @@ def plan_attacks(
         ]
     elif not isinstance(chosen, Sequence):
         raise invalid_input(
-            "attacks", type(chosen).__name__, "to be a portfolio or a list", "Write [attack] for a single attack."
+            "type(attacks)", type(chosen).__name__, "to be a portfolio or a list", "Write [attack] for a single attack."
         )
     else:
         found = _number_duplicates([_plan_choice(choice, threat, knowledge, any_prior) for choice in chosen])
@@ -248,9 +248,14 @@ def plan_attacks(
                 guesses.append(PlannedAttack(info.name, guess, True, False, 0))
     named = {planned.label for planned in found}
     if not found:
-        raise InvalidInput(f"Expected an attack that {threat} can run. State a stronger threat, or list attacks.")
+        raise InvalidInput(f"Expected an attack that {threat} can run. Pass a stronger threat, or a list of attacks.")
     if len(named) < len(found):
-        raise invalid_input("attacks", [each.label for each in found], "to differ", "Give each its settings.")
+        raise invalid_input(
+            "attacks",
+            [each.label for each in found],
+            "to differ from each other",
+            "Remove one, or pass different settings.",
+        )
     return (*found, *(each for each in (*guesses, *_plan_prior_baselines(found)) if each.label not in named))
 
 
@@ -294,7 +299,9 @@ def _plan_portfolio(
     chosen: str, threat: ThreatModel, knowledge: PublicKnowledge, any_prior: bool
 ) -> list[PlannedAttack | str]:
     if chosen not in PORTFOLIOS:
-        raise invalid_input("attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", "Or list attacks by name.")
+        raise invalid_input(
+            "attacks", chosen, f"to be one of {', '.join(PORTFOLIOS)}", "Or pass a list of attacks by name."
+        )
     return [_plan_entry(entry, threat, knowledge, any_prior) for entry in PORTFOLIOS[chosen]]
 
 
@@ -392,7 +399,7 @@ def _plan_choice(
     needed = _required_threat(info, attack, derived, threat)
     is_baseline = info is not None and info.guess_for is not None and info.guess_for <= threat.knows
     if not is_baseline and not _allowed_threat(threat, prior, any_prior).covers(needed):
-        raise invalid_input("threat", threat, f"to cover what {label} needs, {needed}", _stronger(needed))
+        raise invalid_input("threat", threat, f"to allow everything that {label} needs, {needed}", _stronger(needed))
     count = _count_evaluations(attack, info, words)
     seconds = 0.0 if prior is None or is_baseline else time_prior(prior.value, attack, count)
     return PlannedAttack(label, attack, is_baseline, True, count, prior, seconds)

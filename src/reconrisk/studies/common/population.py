@@ -134,7 +134,7 @@ def draw_population(
             )
         clash = sorted(set(rows) & set(known))
         if clash:
-            remedy = "The adversary knows them already: choose other rows, or remove these from the fixed records."
+            remedy = "Pass other rows, or remove these from the fixed records, which the adversary knows."
             raise invalid_input("records", clash[:8], "to be none of the fixed records", remedy)
         return Population(dataset, rows)
     largest = min(LARGEST, max(2, _MOST_VALUES // dataset.inputs[0].numel()))  # fewer if records are large

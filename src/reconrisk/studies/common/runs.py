@@ -100,8 +100,8 @@ class TrialKey:
     """Key of a trial. Trials with the same draw attack the same records, and under one defense the same noise.
 
     Attributes:
-        defense: Label of the defense in the plan.
-        attack: Label of the attack in the plan.
+        defense: Name of the defense as shown in reports.
+        attack: Name of the attack as shown in reports.
         draw: Number of the update, from 0.
     """
 
@@ -156,7 +156,9 @@ class Trial:
         for scores in self.scores:
             if len(scores.values) != len(self.records):
                 raise invalid_input(
-                    scores.metric, scores.values, f"to have one score for each of {len(self.records)} records"
+                    f"scores of {scores.metric}",
+                    scores.values,
+                    f"to have one score for each of {len(self.records)} records",
                 )
 
     def values(self, metric: str) -> tuple[float, ...]:

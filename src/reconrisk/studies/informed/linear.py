@@ -162,7 +162,7 @@ class _LinearRun:
         if not isinstance(kind, str):
             if not is_estimator(kind):
                 raise invalid_input(
-                    "model", type(kind).__name__, f"to be an estimator, Coefficients or {', '.join(KINDS)}"
+                    "type(model)", type(kind).__name__, f"to be an estimator, Coefficients or {', '.join(KINDS)}"
                 )
             if self.regularization is not None:
                 raise invalid_input(
@@ -170,13 +170,20 @@ class _LinearRun:
                 )
             return
         if kind == "linear" and self.regularization:
-            raise invalid_input("regularization", self.regularization, "to be 0 for linear", "Use ridge.")
+            raise invalid_input(
+                "regularization", self.regularization, "to be 0 for model='linear'", "Use model='ridge'."
+            )
         if isinstance(self.model, Coefficients) and kind != "linear" and self.regularization is None:
             raise invalid_input("regularization", None, "to be a number for released coefficients", PENALTIES)
         if kind == "logistic" and self._labels.dtype.kind == "f":
-            raise invalid_input("labels", "real numbers", "to be classes for logistic", "Use ridge, linear or poisson.")
+            raise invalid_input(
+                "labels.dtype",
+                str(self._labels.dtype),
+                "to be a type of classes (whole numbers or text) for logistic",
+                "Use ridge, linear or poisson.",
+            )
         if kind == "poisson" and float(self._labels.min()) < 0:
-            raise invalid_input("labels", float(self._labels.min()), ">= 0 for poisson, a model of counts")
+            raise invalid_input("min(labels)", float(self._labels.min()), ">= 0 for poisson, a model of counts")
 
     @property
     def threat(self) -> ThreatModel:

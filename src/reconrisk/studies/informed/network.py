@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from reconrisk.attacks.informed.invert_training.attack import NEEDS, invert_training
 from reconrisk.attacks.informed.reconstructor.attack import reconstructor
 from reconrisk.attacks.informed.reconstructor.shadow_knowledge import FEWEST, ShadowKnowledge
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import Observation
 from reconrisk.core.reconstruction import AttackReport, Cost, Ending
 from reconrisk.core.threat import Knows, ThreatModel
@@ -225,7 +226,7 @@ class _NetworkRun:
         training, rows = self._training(self.split.fixed), list(self.split.targets)
         victims = training.train(self.split.dataset.inputs[rows], self.labels[rows])
         if not bool(victims.isfinite().all()):
-            raise invalid_input("training", "diverged", "to end in finite weights", "Lower the learning rate.")
+            raise InvalidInput("Expected training to end in finite weights, but it diverged. Lower the learning rate.")
         if self.noise_std is not None:
             victims = victims + self.noise_std * torch.randn(victims.shape, generator=self.rng)
         return self._attack_models(training, victims, range(len(rows)), 0)
@@ -342,10 +343,10 @@ def _loss_and_labels(
     loss = training_loss(model, split.dataset) if stated is None else stated
     labels = torch.empty(0) if split.dataset.labels is None else split.dataset.labels
     if loss is binary_cross_entropy:
-        remedy = "Give it two outputs, one for each class: the attack tries every label that has an output."
-        raise invalid_input("model", "with one output", "to have an output per class", remedy)
+        remedy = "Give the model two outputs, one for each class: the attack tries every label that has an output."
+        raise invalid_input("number of outputs of model", 1, "to be the number of classes", remedy)
     if labels.is_floating_point() and not known_labels:
-        remedy = "Let the adversary know the label: real numbers cannot be tried one by one."
+        remedy = "Pass known_labels=True: real numbers cannot be tried one by one."
         raise invalid_input("known_labels", False, "to be True for real-valued labels", remedy)
     if loss is squared_error:
         return nn.functional.mse_loss, labels.flatten(1) if labels.ndim > 1 else labels[:, None]
@@ -361,7 +362,9 @@ def _choose_shadow_targets(
     if attack != "reconstructor":
         for name, value in (("shadows", count), ("store", store)):
             if value is not None:
-                raise invalid_input(name, value, "to be left out for invert_training", "It trains no shadow models.")
+                raise invalid_input(
+                    name, value, "to be left out for invert_training", "Remove it: this attack trains no shadow models."
+                )
         return None
     inputs = split.dataset.inputs
     known = torch.cat([split.fixed, torch.tensor(split.targets)])
@@ -371,7 +374,12 @@ def _choose_shadow_targets(
     left = len(free)
     if left < FEWEST:
         remedy = "Pass a smaller fixed, so that records are left over."
-        raise invalid_input("fixed", len(split.fixed), f"to leave at least {FEWEST} records for shadow targets", remedy)
+        raise invalid_input(
+            "number of fixed records",
+            len(split.fixed),
+            f"to leave at least {FEWEST} records for shadow targets",
+            remedy,
+        )
     wanted = left if count is None else check_whole("shadows", count, minimum=FEWEST)
     if wanted > left:
         raise invalid_input("shadows", count, f"<= {left}, the records that are neither fixed nor targets")
@@ -387,6 +395,6 @@ def _flatten_released(training: ShadowTraining, released: Mapping[str, Tensor]) 
             raise invalid_input(f"released[{name!r}].shape", given, f"to be {shape}, as in the model")
     row = training.flatten(released)
     if torch.equal(row, training.start(row.dtype)):
-        remedy = "Pass the weights after training as released, and a model with those before it."
-        raise invalid_input("released", "equal to the initial weights", "to have been trained", remedy)
+        remedy = "Pass the weights after training as released, and a model with the weights before training."
+        raise InvalidInput(f"Expected released weights after training, got the initial weights of the model. {remedy}")
     return row

@@ -182,7 +182,7 @@ def informed_split(
     check_not_empty("targets", targets, "Choose at least one record.")
     if dataset.labels is None:
         raise invalid_input(
-            "dataset", dataset.name, "to have labels", "A model is trained on records and their labels."
+            "dataset", dataset.name, "to have labels", "Pass records with labels: a model is trained on both."
         )
     for target in targets:
         if check_whole("target_index", target, minimum=0) >= len(dataset):
@@ -190,7 +190,7 @@ def informed_split(
                 "target_index", target, f"to be from 0 to {len(dataset) - 1}, the records of {dataset.name}"
             )
     if len(set(targets)) < len(targets):
-        raise invalid_input("target_index", list(targets), "to name each record once")
+        raise invalid_input("target_index", list(targets), "to name each record once", "Remove repeated indices.")
     others = torch.ones(len(dataset), dtype=torch.bool)
     others[list(targets)] = False
     rows = others.nonzero().squeeze(1)

@@ -143,9 +143,9 @@ def leakage(
     Args:
         model: Model at the weights of the step.
         dataset: Records with labels.
-        noise_multiplier: Noise standard deviation over the clip norm (:math:`\sigma`).
+        noise_multiplier: Standard deviation of the noise divided by the clip norm (:math:`\sigma`).
         clip_norm: Clip norm of each record's gradient (:math:`C`).
-        sampling_probability: Probability that a record takes part in the step (:math:`q`).
+        sampling_probability: Probability that a record is in the batch of the step (:math:`q`).
         loss_fn: Loss of a record; None for
             :func:`reconrisk.studies.common.subjects.model_updates.training_loss`.
         parameters: Names of the released parameters, as in
@@ -190,7 +190,7 @@ def leakage(
         remedy = "For exact traces use rr.sensitivity.fisher_trace without relative_error."
         raise invalid_input("relative_error", relative_error, f"in [{_SMALLEST_ERROR}, 1)", remedy)
     if not 0.5 <= check_probability("confidence", confidence) < 1:
-        raise invalid_input("confidence", confidence, "in [0.5, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in [0.5, 1)", "Pass 0.95, for instance.")
     step = _NoisyStep(
         model,
         loss,

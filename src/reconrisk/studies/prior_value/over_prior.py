@@ -194,7 +194,7 @@ def leakage_over_prior(
     batch_size = update.batch_size
     _check_batches(chosen_records, batch_size)
     if not 0 < check_probability("confidence", confidence) < 1:
-        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in (0, 1)", "Pass 0.95, for instance.")
     targets = choose_records(dataset, chosen_records)
     chosen: tuple[Metric, ...] = (psnr(data_range=dataset.data_range), mse())
     if metrics is not None:
@@ -214,7 +214,7 @@ def leakage_over_prior(
     attacked = run(paired, client_for(attack, model, targets, update))  # with the layer that it plants
     updates = min(len(attacked), len(alone), len(paired.exchanged))
     if updates < _FEWEST_UPDATES:
-        raise invalid_input("updates", updates, f">= {_FEWEST_UPDATES} that are finished", "Let it run longer.")
+        raise invalid_input("number of finished updates", updates, f">= {_FEWEST_UPDATES}", "Let the study run longer.")
     comparison = _ScoreComparison(batch_size, updates, confidence)
     rows = tuple(comparison.row(metric, attacked, alone, targets.inputs, paired.exchanged) for metric in chosen)
     sent = "none" if defense is None else repr(defense)
@@ -310,9 +310,16 @@ def _check_batches(records: Sequence[int], batch_size: int) -> None:
     size, count = check_whole("batch_size", batch_size), len(records)
     if len(set(records)) < count:
         repeated = next(record for place, record in enumerate(records) if record in records[:place])
-        raise invalid_input("records", repeated, "to be listed once", "Another record's update is a baseline.")
+        raise invalid_input(
+            "records",
+            repeated,
+            "to be listed once",
+            "Remove repeated records: the update of another record is a baseline.",
+        )
     if count % size:
         raise invalid_input("batch_size", size, f"to divide {count}, the number of records")
     if count < _FEWEST_UPDATES * size:
-        remedy = "Another record's update is a baseline, and intervals are over pairs of updates."
-        raise invalid_input("records", count, f">= {_FEWEST_UPDATES * size}, {_FEWEST_UPDATES} updates", remedy)
+        remedy = (
+            "Pass more records: the update of another record is a baseline, and intervals are over pairs of updates."
+        )
+        raise invalid_input("len(records)", count, f">= {_FEWEST_UPDATES * size}, {_FEWEST_UPDATES} updates", remedy)

@@ -185,7 +185,7 @@ def check_reads_updates(attack: str | Attack) -> None:
     """
     info = find_attack_info(attack)
     if info is not None and info.reads:
-        remedy = "It reads a trained model: use reconrisk rebuild-informed, or rr.audit of the trained model."
+        remedy = "Use reconrisk rebuild-informed, or rr.audit of the trained model: this attack reads a trained model."
         raise invalid_input("attack", info.name, "to be an attack on updates", remedy)
 
 

@@ -300,7 +300,10 @@ def trials_needed(at_most: float, *, per_trial: int, confidence: float, successe
     """
     if not 0 < at_most <= 1:
         raise invalid_input(
-            "at_most", at_most, "in (0, 1]", "No number of trials can show that something never happens."
+            "at_most",
+            at_most,
+            "in (0, 1]",
+            "Pass a share above 0: no number of trials can show that something never happens.",
         )
 
     def shows(trials: int) -> bool:

@@ -105,7 +105,9 @@ def compute_public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
     # as many updates as memory holds, but at least two, since utilities average over them
     count = min(_UPDATES, max(2, _MOST_VALUES // max(size, 1)), len(public) // batch_size)
     if count < 2:
-        raise invalid_input("public", len(public), f">= {2 * batch_size} records, two updates", "Pass more of them.")
+        raise invalid_input(
+            "len(public)", len(public), f">= {2 * batch_size}, the records of two updates", "Pass more public records."
+        )
     batches = torch.randperm(len(public), generator=rng)[: count * batch_size].split(batch_size)
     labels = labels_or_zeros(public)
     releases = tuple(client.release(public.inputs[rows], labels[rows]) for rows in batches)
@@ -151,10 +153,6 @@ def split_public_records(
         return public, tuple(order)
     count = min(LARGEST_PUBLIC, len(dataset) // 4)
     if count < 1:
-        raise invalid_input(
-            "data",
-            len(dataset),
-            ">= 4 records, to split off public ones",
-            "Pass options=rr.RecommendOptions(public=...).",
-        )
+        remedy = "Pass options=rr.RecommendOptions(public=...)."
+        raise invalid_input("len(data)", len(dataset), ">= 4, to split off public records", remedy)
     return dataset.subset(order[:count]), tuple(order[count:])

@@ -83,7 +83,7 @@ class RecommendOptions(StudyOptions):
             if value is not None or name != "confirm_trials":
                 object.__setattr__(self, name, check_whole(name, value, minimum=minimum))
         if not check_finite("resolution", self.resolution) > 1:
-            remedy = "It is the factor between the strength found and the smallest sufficient."
+            remedy = "Pass 1.2, for instance: the factor between the strength found and the smallest sufficient."
             raise invalid_input("resolution", self.resolution, "> 1", remedy)
         check_positive("learning_rate", self.learning_rate)
 
@@ -165,7 +165,7 @@ def recommend_defense(
     total = CancelToken(seconds_from_budget(budget))
     if not ModelUpdates.supports(model):
         raise invalid_input(
-            "model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
+            "type(model)", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
         )
     subject = ModelUpdates.of(model, data, update)
     options, executor = check_options(options, RecommendOptions), check_executor(executor)
@@ -228,7 +228,9 @@ class _SearchSettings:
             condition = (
                 "to be left out for a model that is not known to be smooth, such as one with ReLU or max-pooling"
             )
-            raise invalid_input("mse_bound", self.mse_bound, condition, "Its gradient may jump. Pass accept= instead.")
+            raise invalid_input(
+                "mse_bound", self.mse_bound, condition, "Pass accept= instead: the gradient of such a model may jump."
+            )
         population, size = Population(self.subject.dataset, self.rows[:LARGEST]), self.subject.recipe.batch_size
         # its one update is a placeholder: guesses are scored first and decide how many updates are drawn
         first = AttackEnsemble(
@@ -325,7 +327,7 @@ def _check_target(
     limits: tuple[Limit, ...], mse_bound: float | None, evidence: str, data_range: tuple[float, float]
 ) -> None:
     if evidence not in ("measured", "proved"):
-        raise invalid_input("evidence", evidence, "to be measured or proved")
+        raise invalid_input("evidence", evidence, "to be 'measured' or 'proved'")
     if not limits and mse_bound is None:
         raise InvalidInput("Expected a target, got none. Pass accept='psnr>=20: 5%', or mse_bound=.")
     if mse_bound is not None:
@@ -334,15 +336,19 @@ def _check_target(
                 "mse_bound",
                 mse_bound,
                 "to be left out with evidence='proved'",
-                "The bound is an estimate, not a proof.",
+                "Pass accept= instead: the bound is an estimate, not a proof.",
             )
         most = _MARGIN / float(box_prior_information(data_range[1] - data_range[0]))
         if check_positive("mse_bound", mse_bound) > most:
-            remedy = "Even without a release, the bound for the smoothest prior on the data range is only 1 % larger."
+            remedy = f"Pass at most {most:.4g}: without any release, the bound for the smoothest prior on the "
+            "data range is 1 % larger."
             raise invalid_input("mse_bound", mse_bound, f"<= {most:.4g}", remedy)
     if evidence == "measured" and any(limit.at_most <= 0 for limit in limits):
         raise invalid_input(
-            "accept", str(limits[0]), "above 0%", "No number of trials can show that something never happens."
+            "accept",
+            str(limits[0]),
+            "to be above 0%",
+            "Pass a share above 0: no number of trials can show that something never happens.",
         )
 
 

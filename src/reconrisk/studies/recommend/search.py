@@ -131,7 +131,10 @@ def find_smallest_level(
         raise invalid_input("low", low, f"< high={high}")
     if not resolution > 1:
         raise invalid_input(
-            "resolution", resolution, "> 1", "It is the factor between the strength found and the smallest sufficient."
+            "resolution",
+            resolution,
+            "> 1",
+            "Pass 1.2, for instance: the factor between the strength found and the smallest sufficient.",
         )
     met, unmet = _bracket_threshold(is_met, low, high, min(max(start, low), high))
     if met is None or unmet is None:

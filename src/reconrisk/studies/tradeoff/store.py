@@ -35,7 +35,7 @@ class CellStore:
 
     def __post_init__(self) -> None:
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
-            raise invalid_input("store", str(self.folder), "to be a folder", "Choose another name.")
+            raise invalid_input("store", str(self.folder), "to be a folder", "Pass another name.")
         found = self._version()
         if self.folder is not None and found not in (None, VERSION):
             raise wrong_version(self.folder, "version", "a store of a frontier", found=found, reads=VERSION)

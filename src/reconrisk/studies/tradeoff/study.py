@@ -138,7 +138,7 @@ class TradeoffStudy:
         if attacked + held + least > len(rows):
             condition = f">= {attacked + held + least}: {attacked} attacked, {held} to test on, {least} to train on"
             remedy = "Pass more records, fewer trials, or smaller batches."
-            raise invalid_input("records", len(rows), condition, remedy)
+            raise invalid_input("number of records", len(rows), condition, remedy)
         test = self.test if self.test is not None else self.dataset.subset(rows[attacked : attacked + held])
         return Split(self.dataset.subset(rows[:attacked]), self.dataset.subset(rows[attacked + held :]), test)
 
@@ -277,7 +277,7 @@ class TradeoffStudy:
     def _release(self, model: nn.Module, records: Dataset, rows: Sequence[int]) -> GradientRelease:
         batch = records.subset(list(rows))
         if batch.labels is None:
-            raise invalid_input("data", records.name, "to have labels")
+            raise invalid_input("data", records.name, "to have labels", "Pass records with labels.")
         return GradientRelease(model, self.loss_fn, batch.inputs, batch.labels)
 
     def notes(self) -> tuple[str, ...]:

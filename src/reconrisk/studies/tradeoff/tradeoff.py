@@ -148,11 +148,16 @@ def tradeoff(
         raise invalid_input("attacks", attacks, "to be attacks", "Pass 'quick', 'thorough' or a list such as ['dlg'].")
     dataset = _read_labelled(model, data, "data")
     if isinstance(test, bool):
-        raise invalid_input("test", test, "to be test records, or the share of records to test on", "0.2 is usual.")
+        raise invalid_input(
+            "test", test, "to be test records, or the share of records to test on", "Pass 0.2, for instance."
+        )
     share = float(test) if isinstance(test, (int, float)) else None
     if update.local_steps is not None:
         raise invalid_input(
-            "update.local_steps", update.local_steps, "to be None", "Only gradients are attacked in this study."
+            "update.local_steps",
+            update.local_steps,
+            "to be None",
+            "Remove it: only gradients are attacked in this study.",
         )
     loss_fn = update.loss_fn or training_loss(copy.deepcopy(model).eval(), dataset)
     public = None if options.public is None else _read_labelled(model, options.public, "public")
@@ -260,7 +265,9 @@ def _configure_from_moments(
     if not waiting:
         return variants
     if public is None or public.labels is None:
-        raise invalid_input("defenses", waiting[0], "to come with public records, which configure it", "Pass public=.")
+        raise invalid_input(
+            "defenses", waiting[0], "to be used with public records, which configure it", "Pass public=."
+        )
     quiet = copy.deepcopy(model).eval()  # layers that mix the records of a batch in training have no moments
     moments = reference_moments(quiet, loss_fn, public.inputs, public.labels)
     return tuple(
@@ -283,9 +290,9 @@ def _read_labelled(model: nn.Module, data: Any, name: str) -> Dataset:
     """Read records and check that they have labels."""
     if not isinstance(model, nn.Module):
         raise invalid_input(
-            "model", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
+            "type(model)", type(model).__name__, "to be a torch model", "Pass the model itself, with its weights."
         )
     dataset = as_dataset(data, name=name)
     if dataset.labels is None:
-        raise invalid_input(name, dataset.name, "to have labels", "Training needs them.")
+        raise invalid_input(name, dataset.name, "to have labels", "Pass records with labels: training needs them.")
     return dataset

@@ -498,7 +498,7 @@ def test_bad_input_is_refused_in_words():
     features, labels = cancer()
     known, known_labels, *_ = split(features, labels)
     model = LogisticRegression(C=0.1, **CHOLESKY).fit(features, labels)
-    with pytest.raises(InvalidInput, match=r"LogisticRegression' to be fitted\. Call its fit"):
+    with pytest.raises(InvalidInput, match=r"got LogisticRegression that is not fitted\. Call its fit"):
         rr.attacks.glm(LogisticRegression(), known, known_labels)
     with pytest.raises(InvalidInput, match=r"known_inputs.shape=\(149, 29\) to be \(records, 30\)"):
         rr.attacks.glm(model, known[:, 1:], known_labels)

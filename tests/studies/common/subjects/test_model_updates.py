@@ -27,7 +27,7 @@ def test_it_says_what_is_sent():
 
 @pytest.mark.parametrize("given", [(None, 0.1), (3, None)])
 def test_half_of_local_training_is_refused(given):
-    with pytest.raises(InvalidInput, match="Local training needs both, a gradient neither"):
+    with pytest.raises(InvalidInput, match="Pass both for local training, or neither for a gradient"):
         rr.UpdateRecipe(1, None, *given)
 
 
@@ -70,7 +70,10 @@ def test_the_loss_is_that_of_the_labels_in_whatever_mode():
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [(nn.Linear(4, 2), r"takes records of shape \(3,\)"), (nn.Linear(3, 2), "labels=2 from 0 to 1")],
+    [
+        (nn.Linear(4, 2), r"takes records of shape \(3,\)"),
+        (nn.Linear(3, 2), r"max\(labels\)\)=\(0, 2\) to be from 0 to 1"),
+    ],
 )
 def test_what_does_not_fit_the_model_is_refused(model, message):
     labels = torch.tensor([0, 1, 2, 0])

@@ -77,9 +77,9 @@ def test_fixed_records_are_never_targets(result):
         ({"options": rr.AuditOptions(records=[40])}, "to be different rows from 0 to 39"),
         ({"update": rr.UpdateRecipe(batch_size=2)}, "batch_size=2 to be 1"),
         ({"update": rr.UpdateRecipe(1, None, 2, 0.1)}, "steps=2 to be left out for a trained model"),
-        ({"data": Dataset("other", torch.rand(3, 5), torch.tensor([0, 1, 0]))}, "to be records of shape"),
-        ({"attacks": ["analytic"]}, "to cover what analytic needs"),
-        ({"attacks": ["glm"]}, "to belong to a fitted scikit-learn estimator"),
+        ({"data": Dataset("other", torch.rand(3, 5), torch.tensor([0, 1, 0]))}, "the shape of a fixed record"),
+        ({"attacks": ["analytic"]}, "to allow everything that analytic needs"),
+        ({"attacks": ["glm"]}, "to be of a fitted estimator"),
     ],
 )
 def test_what_does_not_fit_a_trained_model_is_refused(change, message):
@@ -89,7 +89,7 @@ def test_what_does_not_fit_a_trained_model_is_refused(change, message):
 
 
 def test_updates_cannot_be_attacked_by_what_reads_a_model():
-    with pytest.raises(rr.InvalidInput, match="to cover what invert_training needs"):
+    with pytest.raises(rr.InvalidInput, match="to allow everything that invert_training needs"):
         rr.audit(network(), DATA, attacks=["invert_training"], trials=1)
 
 
@@ -122,7 +122,7 @@ def test_shadow_training_is_audited_as_the_release_it_stands_for():
 
 @pytest.mark.parametrize("change", [{"draw_start": lambda _: network()}, {"batches": rr.releases.RandomBatches(4)}])
 def test_training_with_a_drawn_start_or_order_is_refused(change):
-    with pytest.raises(rr.InvalidInput, match="to be known except for its noise"):
+    with pytest.raises(rr.InvalidInput, match="without a random start or order: only its noise may be unknown"):
         rr.audit(training(**change), DATA, trials=1)
 
 
@@ -224,7 +224,7 @@ def test_a_training_that_never_takes_the_target_is_refused(kind):
         if kind is release
         else rr.releases.ShadowTraining(network(), *FIXED, GIVEN["optimizer"], **batches)
     )
-    with pytest.raises(rr.InvalidInput, match="batches='without the target' to contain the attacked record"):
+    with pytest.raises(rr.InvalidInput, match="Expected batches that contain the attacked record"):
         rr.audit(made, DATA, trials=1)
 
 

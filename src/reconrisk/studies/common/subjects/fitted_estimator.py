@@ -47,7 +47,7 @@ from reconrisk.studies.common.subjects.subject import (
 _ESTIMATOR_THREAT = ThreatModel(Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.DEFENSE}))
 """Adversary who sees the fitted estimator and knows all records but one. The solver's start does not matter."""
 
-_RELEASED = "Only the fitted estimator is released."
+_RELEASED = "Use this value: only the fitted estimator is released."
 _ONE_IS_LEFT = "it needs targets that are independent of the known records, which here are all others of the data"
 # Remaining gradient of the fit, relative to that of a typical record, up to which attacks are not affected.
 _SMALL = 0.1
@@ -142,7 +142,9 @@ class FittedEstimator(Subject):
         """Return the estimator as the release of one record, with all others known."""
         del attack, rng
         if len(rows) != 1:
-            raise invalid_input("batch_size", len(rows), "to be 1", "An estimator has exactly one unknown record.")
+            raise invalid_input(
+                "batch_size", len(rows), "to be 1 for an estimator, which has exactly one unknown record"
+            )
         others = torch.ones(len(self.inputs), dtype=torch.bool)
         others[rows[0]] = False
         return EstimatorRelease(
@@ -189,11 +191,11 @@ class FittedEstimator(Subject):
             )
         exceeds_rule = left > _FARTHER * leftover_limit(system)
         if solver.gradient_limit is not None and not solver.stopped_early and exceeds_rule:
-            raise invalid_input(
-                "data",
-                f"a gradient of {left / typical:.2g} times that of a typical record",
-                f"to be the records that {type(self.estimator).__name__} was fitted to",
-                f"Check that features, labels, sample_weight and penalty (C or alpha) are those of the fit. {_DATA}",
+            raise InvalidInput(
+                f"Expected data to be the records that {type(self.estimator).__name__} was fitted to, but at its "
+                "coefficients "
+                f"the gradient is {left / typical:.2g} times that of a typical record. "
+                f"Check that features, labels, sample_weight and penalty (C or alpha) are those of the fit. {_DATA}"
             )
         inexact = (
             f"{solver.words}: the remaining gradient, {left / typical:.2g} times that of a typical record, hides "
@@ -229,13 +231,11 @@ def attach_records(estimator: Any, data: Any) -> FittedEstimator:
     elif isinstance(data, tuple) and len(data) in (2, 3):
         found = _from_arrays(estimator, *data)
     else:
-        raise invalid_input(
-            "data", None if data is None else type(data).__name__, "to hold the records of the fit", _DATA
-        )
+        raise invalid_input("type(data)", type(data).__name__, "to hold the records of the fit", _DATA)
     check_features(estimator, found.inputs.shape[1])
     if len(found.inputs) < 2:
         raise invalid_input(
-            "data", f"{len(found.inputs)} record", "to have at least two", "One is attacked, the others are known."
+            "number of records in data", len(found.inputs), ">= 2: one is attacked, the others are known"
         )
     _ = found.remarks  # computed now, so that records of another fit are refused before any trial
     return found
@@ -272,7 +272,9 @@ def _encode_labels(estimator: Any, names: NDArray[Any], classes: tuple[str, ...]
     unknown = ~np.isin(names, known)
     if unknown.any():
         remedy = "Pass the labels of the fit."
-        raise invalid_input("labels", names[unknown][0], "to be one of estimator.classes_", remedy)
+        raise invalid_input(
+            f"labels[{int(unknown.argmax())}]", names[unknown][0], "to be one of estimator.classes_", remedy
+        )
     return torch.as_tensor(np.searchsorted(known, names))  # scikit-learn keeps classes_ sorted
 
 
@@ -301,7 +303,7 @@ class OneRecordEstimator(GivenRelease):
             remedy = (
                 "Pass the estimator itself with all its records, (features, labels): each in turn is the unknown one."
             )
-            raise invalid_input("data", type(data).__name__, "to be None for the release of one record", remedy)
+            raise invalid_input("type(data)", type(data).__name__, "to be None for the release of one record", remedy)
         return cls(subject, as_dataset(None, subject))
 
     def describe(self, attack: Attack) -> str:

@@ -75,7 +75,10 @@ def client_for(
         return Client(sent.model, sent.loss_fn, recipe)
     if model is None:
         raise invalid_input(
-            "model", None, "to be a network", "Only optimal_analytic() plants a whole model of its own."
+            "model",
+            None,
+            "to be a network",
+            "Pass a network: only the attack optimal_analytic() plants a model of its own.",
         )
     return Client(model, loss_fn, recipe)
 
@@ -158,20 +161,30 @@ def training_loss(model: nn.Module, dataset: Dataset) -> LossFunction:
     outputs, labels = first_outputs(model, dataset), require_labels(dataset)
     if labels.is_floating_point():
         if outputs.numel() != labels[0].numel():
-            remedy = f"The labels of {dataset.name} are real numbers, {labels[0].numel()} a record."
-            raise invalid_input("outputs.shape", tuple(outputs.shape[1:]), "to be that of a label", remedy)
+            remedy = f"Build the model with outputs of this shape: the labels of {dataset.name} are real numbers."
+            raise invalid_input(
+                "outputs.shape",
+                tuple(outputs.shape[1:]),
+                f"to be {tuple(labels.shape[1:])}, the shape of a label",
+                remedy,
+            )
         return squared_error
     if outputs.ndim != 2:
         raise invalid_input(
             "outputs.shape",
             tuple(outputs.shape[1:]),
-            "to be one number per class",
-            "Pass update=rr.UpdateRecipe(loss_fn=...).",
+            "to be (classes,), one number per class",
+            "Pass update=rr.UpdateRecipe(loss_fn=...) for other outputs.",
         )
     classes = max(outputs.shape[1], 2)  # one logit stands for two classes
     if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        remedy = "Build the model with the classes of the data."
-        raise invalid_input("labels", int(labels.max()), f"from 0 to {classes - 1}, the outputs of the model", remedy)
+        remedy = "Build the model with one output per class of the data."
+        raise invalid_input(
+            "(min(labels), max(labels))",
+            (int(labels.min()), int(labels.max())),
+            f"to be from 0 to {classes - 1}, the outputs of the model",
+            remedy,
+        )
     return nn.functional.cross_entropy if outputs.shape[1] > 1 else binary_cross_entropy
 
 
@@ -199,7 +212,9 @@ def first_outputs(model: nn.Module, dataset: Dataset) -> Tensor:
         raise InvalidInput(f"{problem} It raised {type(error).__name__}: {first_line}") from error
     if not isinstance(outputs, Tensor) or len(outputs) != 1:
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise invalid_input("model(record)", found, "to be one row of outputs", "Return a tensor, records first.")
+        raise invalid_input(
+            "model(record)", found, "to be one row of outputs", "Return a tensor, records first, from the model."
+        )
     return outputs
 
 
@@ -216,7 +231,12 @@ def require_labels(dataset: Dataset) -> Tensor:
         InvalidInput: If there are none.
     """
     if dataset.labels is None:
-        raise invalid_input("dataset", dataset.name, "to have labels", "The gradient of a loss needs them.")
+        raise invalid_input(
+            "dataset",
+            dataset.name,
+            "to have labels",
+            "Pass records with labels: the gradient of a training loss needs them.",
+        )
     return dataset.labels
 
 

@@ -31,7 +31,7 @@ DEFAULT_THREAT = ThreatModel(Sees.ONE_UPDATE, knows=frozenset({Knows.DEFENSE}))
 
 WITHOUT_NOISE = "it is about a run with noise, but the attacked model was trained without noise"
 _WHOLE_RUN = "it is about the whole run, but the attacked update is one step that always contains the target"
-_ONE_UPDATE = "Trials attack one update. Use rr.success_upper_bound for a guarantee about the whole run."
+_ONE_UPDATE = "Use rr.success_upper_bound for a guarantee about the whole run: trials attack one update."
 _DATA = "Pass an rr.data.Dataset, the name of one, a file, or a pair of tensors: records in [0, 1] and labels."
 _KINDS = (
     "reconrisk.studies.common.subjects.model_updates:ModelUpdates",
@@ -231,7 +231,7 @@ def subject_of(subject: Any, data: Any, recipe: UpdateRecipe = ONE_GRADIENT) -> 
             return kind.of(subject, data, recipe)
     what = f"the class {subject.__name__}" if isinstance(subject, type) else type(subject).__name__
     expected = "to be a torch model, a release or a fitted estimator"
-    raise invalid_input("subject", what, expected, "Pass the model itself, with its weights.")
+    raise invalid_input("type(subject)", what, expected, "Pass the model itself, with its weights.")
 
 
 def as_dataset(data: Any, release: Release | None = None, *, name: str = "data") -> Dataset:
@@ -257,11 +257,11 @@ def as_dataset(data: Any, release: Release | None = None, *, name: str = "data")
         return Dataset("records of the release", release.inputs.detach().float(), labels)
     if not isinstance(data, tuple) or len(data) != 2:
         found = None if data is None else type(data).__name__
-        raise invalid_input(name, found, "to hold records and labels", _DATA)
+        raise invalid_input(name if data is None else f"type({name})", found, "to hold records and labels", _DATA)
     tensors: list[Tensor] = []
     for part, values in zip(("records", "labels"), data, strict=True):
         if not isinstance(values, (Tensor, np.ndarray, list)):
-            raise invalid_input(f"{part} of {name}", type(values).__name__, "to be a tensor or an array", _DATA)
+            raise invalid_input(f"type({part} of {name})", type(values).__name__, "to be a tensor or an array", _DATA)
         tensors.append(values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values)))
     inputs, labels = tensors
     # Real labels are targets of a regression, whole ones are classes.
@@ -281,9 +281,9 @@ def check_no_recipe(recipe: UpdateRecipe) -> None:
     for name, value in stated.items():
         if value is not None:
             raise invalid_input(
-                name, value, "to be left out for a trained model", "The subject itself states its training."
+                name, value, "to be left out for a trained model", "Remove it: the subject states its own training."
             )
     if recipe.batch_size != 1:
         raise invalid_input(
-            "batch_size", recipe.batch_size, "to be 1", "A trained model has exactly one unknown record."
+            "batch_size", recipe.batch_size, "to be 1 for a trained model, which has exactly one unknown record"
         )

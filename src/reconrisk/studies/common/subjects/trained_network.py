@@ -12,10 +12,10 @@ from torch import Tensor
 from reconrisk.attacks.informed.invert_training.problem import ShadowProblem, problem_for
 from reconrisk.attacks.registry import TRAINING
 from reconrisk.core.digest import short_digest
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.observation import Attack
 from reconrisk.core.threat import Knows, Sees, ThreatModel
-from reconrisk.core.validation import invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.releases.release import Release
 from reconrisk.releases.shadow.checks import RandomBatches
@@ -163,8 +163,10 @@ def _release_of_training(training: ShadowTraining, dataset: Dataset) -> TrainedM
     A random start or order of batches is refused: the attacks of an audit must know them.
     """
     if training.draw_start is not None or isinstance(training.batches, RandomBatches):
-        remedy = "State the start and the batches, or use rr.attacks.reconstructor, which needs neither."
-        raise invalid_input("training", "with a random start or order", "to be known except for its noise", remedy)
+        remedy = "Set draw_start=None and fixed batches, or use rr.attacks.reconstructor, which needs neither."
+        raise InvalidInput(
+            f"Expected training without a random start or order: only its noise may be unknown. {remedy}"
+        )
     first = dataset.subset([0])
     labels = torch.zeros(1, dtype=torch.int64) if first.labels is None else first.labels
     if training.private is not None:
@@ -189,6 +191,6 @@ def _check_takes_target(training: TrainedModelRelease | ShadowTraining) -> None:
     fixed = 0 if training.fixed_inputs is None else len(training.fixed_inputs)
     if not any(int(torch.as_tensor(rows).max()) >= fixed for rows in training.batches):
         remedy = (
-            f"The target is row {fixed}, after the fixed records: leave batches out, or add {fixed} to one of them."
+            f"Leave batches out, or add {fixed} to one of them: the target is row {fixed}, after the fixed records."
         )
-        raise invalid_input("batches", "without the target", "to contain the attacked record", remedy)
+        raise InvalidInput(f"Expected batches that contain the attacked record. {remedy}")
