@@ -34,7 +34,8 @@ def denoising_loss(
     .. math:: |\epsilon(\sqrt{\bar\alpha_t} x_0 + \sqrt{1 - \bar\alpha_t}\, n, t) - n|^2 / d
 
     Here :math:`x_0` is a record of d values, n the noise that is added at time t, :math:`\bar\alpha_t` the share of the
-    signal, and :math:`\epsilon` the noise that the prior predicts. By default the noise is added at ten times.
+    signal, and :math:`\epsilon` the noise that the prior predicts. By default the noise is added at ten different
+    times.
 
     Args:
         prior: Diffusion prior.

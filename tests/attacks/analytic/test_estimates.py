@@ -286,7 +286,7 @@ def test_bad_settings_are_refused():
     for make, message in (
         (lambda: known_norm(success_mse=-1.0), "success_mse=-1.0 >= 0"),
         (lambda: james_stein(toward=math.inf), "toward=inf to be finite"),
-        (lambda: posterior_mean(mean=0.0, std=0.0), r"std=0.0 > 0. A prior without spread"),
+        (lambda: posterior_mean(mean=0.0, std=0.0), r"std=0.0 > 0. Pass the standard deviation"),
         (lambda: posterior_mean(mean=math.nan, std=1.0), "mean=nan to be a number"),
         (lambda: posterior_mean(mean=0.0, std=torch.tensor([1.0, 0.0])), r"std.min\(\)=0.0 > 0"),
         (lambda: posterior_mean(mean=torch.tensor([math.inf]), std=1.0), "mean to be finite"),

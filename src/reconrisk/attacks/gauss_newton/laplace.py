@@ -78,7 +78,7 @@ def refine_laplace(
 
 
 def reweight_laplace(observation: Observation, labels: Tensor, at: Tensor) -> Observation:
-    """Return the observation with Gaussian noise with the variances of the majorant (the upper bound of :func:`refine_laplace`).
+    """Return the observation with Gaussian noise and the variances of the upper bound in :func:`refine_laplace`.
 
     Args:
         observation: The observation with known Laplacian noise.

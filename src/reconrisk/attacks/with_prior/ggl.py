@@ -134,7 +134,7 @@ def ggl(
     Here D is the distance between the release f(x) of records x and the observed release y, g the generator, k the
     number of latent values z, and s the standard deviation of the distance over the first generation. The distance is
     divided by s because noise adds the same amount to all distances. If the noise is known, its likelihood replaces the
-    distance, and the normal density of the latent values replaces the second term, whose sum is a negative
+    distance, and the normal density of the latent values replaces the second term. Their sum is a negative
     log-posterior.
 
     Args:

@@ -151,8 +151,8 @@ class GlmArguments:
         if not isinstance(self.model, nn.Module):
             return self._read_coefficients(labels, weights)
         if self.sample_weight is not None or self.target_weight != 1:
-            raise invalid_input(
-                "sample_weight", "given", "to be None for a torch model", "Pass its coefficients as an array instead."
+            raise InvalidInput(
+                "sample_weight and target_weight do not apply to a torch model. Pass its coefficients as an array."
             )
         objective = self.objective
         if objective.loss_fn is None:

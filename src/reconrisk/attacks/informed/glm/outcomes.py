@@ -120,7 +120,7 @@ def _covariance(columns: Tensor, noise_std: float) -> Tensor:
     found = values > torch.finfo(values.dtype).eps * max(columns.shape) * values.max()  # numerical rank, as NumPy's
     spread = rows[found] / values[found, None]
     covariance: Tensor = noise_std**2 * (spread.T @ spread) / torch.outer(scales, scales)
-    # a feature is lost if a null direction has a component along it: its row of the projection onto the found ones is shorter
+    # a feature is lost if a null direction contains it: its row of the projection onto the found ones is shorter
     lost = 1 - rows[found].square().sum(0) > torch.finfo(values.dtype).eps ** 0.5
     covariance.diagonal()[lost] = torch.inf
     return covariance
