@@ -101,7 +101,7 @@ def solved(request):
     attack = row.attack()
     observation, target = observed(row, attack)
     case = AttackCase(attack, observation, target)
-    return row, case, target.clone(), case.found
+    return row, case, target.clone(), case.reconstruction
 
 
 def test_it_keeps_the_rules_for_attacks(solved):

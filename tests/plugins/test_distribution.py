@@ -96,7 +96,7 @@ def test_plugins_lists_one_of_each_kind_and_imports_none(installed, tmp_path):
 
 def test_the_commands_of_the_page_use_them_by_name(installed, tmp_path):
     commands = [line for language, code in BLOCKS if language == "sh" for line in code.splitlines() if line]
-    assert [command.split()[1] for command in commands] == ["plugins", "audit", "attack"]
+    assert [command.split()[1] for command in commands] == ["plugins", "audit", "rebuild"]
     table = installed.shell(commands[0], tmp_path)
     assert "random_search  tiny-plugins  0.1      tiny_plugins.attack:random_search" in table
     text = installed.shell(commands[1], tmp_path)

@@ -39,7 +39,7 @@ NOISE = {"noise": {0.1: rr.defenses.gaussian_noise(0.1)}}
         ),
         (
             lambda model: rr.audit(model, DATA, attacks=["imprint"]),
-            r"to allow everything that imprint needs.* Pass threat=rr\.ThreatModel\(sees='one-update'.*controls=\['model-parameters'\]",
+            r"imprint needs.* Pass threat=rr\.ThreatModel\(sees='one-update'.*controls=\['model-parameters'\]",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def test_fixed_records_are_never_targets(result):
         ({"update": rr.UpdateRecipe(1, None, 2, 0.1)}, "steps=2 to be left out for a trained model"),
         ({"data": Dataset("other", torch.rand(3, 5), torch.tensor([0, 1, 0]))}, "the shape of a fixed record"),
         ({"attacks": ["analytic"]}, "to allow everything that analytic needs"),
-        ({"attacks": ["glm"]}, "to be of a fitted estimator"),
+        ({"attacks": ["glm"]}, "to belong to a fitted scikit-learn estimator"),
     ],
 )
 def test_what_does_not_fit_a_trained_model_is_refused(change, message):
