@@ -53,5 +53,5 @@ def test_full_batch_phases_add_their_information():
 
 
 def test_an_epsilon_alone_is_refused():
-    with pytest.raises(InvalidInput, match=r"mechanism=PureDP.*pass dp_sgd"):
+    with pytest.raises(InvalidInput, match=r"mechanism=PureDP.*Pass dp_sgd"):
         phases(PureDP(1.0, Neighbouring.REPLACE_ONE))
