@@ -61,5 +61,5 @@ def test_phases_as_they_are_stated():
 
 
 def test_mechanisms_without_phases_are_refused():
-    with pytest.raises(InvalidInput, match="An epsilon alone does not fix the noise"):
+    with pytest.raises(InvalidInput, match="an epsilon alone does not determine the noise"):
         phases_of(GaussianDP(1.0))

@@ -70,9 +70,9 @@ def test_no_number_counts_as_unsafe():
 
 
 def test_an_unreachable_target_names_the_nearest():
-    with pytest.raises(InvalidInput, match=r"target=0.1 .* safest noise the risk is still 0.25"):
+    with pytest.raises(InvalidInput, match=r"target=0.1 to be within reach, found a risk of 0.25.* at .*safest noise"):
         smallest_safe(lambda x: 0.25 + 1 / x, target=0.1, start=1.0, high=1e30, name="noise")
-    with pytest.raises(InvalidInput, match=r"steps=1 the risk is still 2"):
+    with pytest.raises(InvalidInput, match=r"found a risk of 2 at steps=1"):
         largest_safe_count(lambda n: 2 * n, target=1, name="steps")
 
 

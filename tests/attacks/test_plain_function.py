@@ -234,8 +234,8 @@ def test_every_study_takes_a_plain_function_or_says_what_is_missing(study):
         (lambda observation: None, r"to take \(observation, \*, rng\)"),
         (Tensors, "the class Tensors' to be a configured attack"),
         (5, "to be"),
-        (Tensors(), "the result of constant_guess='Tensor' to be a Reconstruction"),
-        (Nothing(), "Expected estimates=0 >= 1"),
+        (Tensors(), "the type of the result of constant_guess='Tensor' to be Reconstruction"),
+        (Nothing(), "Expected number of estimates of .*=0 >= 1"),
     ]:
         with pytest.raises(rr.InvalidInput, match=message):
             STUDIES[study](attack)

@@ -68,7 +68,7 @@ def test_a_schedule_is_scaled_as_a_whole():
     assert (4 / first.mechanism.noise_multiplier**2 + 9 / second.mechanism.noise_multiplier**2) == pytest.approx(
         1.0, rel=1e-5
     )
-    with pytest.raises(InvalidInput, match="noise_multiplier for a schedule"):
+    with pytest.raises(InvalidInput, match="'noise_multiplier' for a mechanism of several phases"):
         calibrate(schedule, risks=[risk], adjust="steps")
 
 
@@ -108,5 +108,5 @@ def test_impossible_demands_are_refused(arguments, message):
 
 
 def test_a_stated_epsilon_cannot_be_calibrated():
-    with pytest.raises(InvalidInput, match="to be a training with Gaussian noise"):
+    with pytest.raises(InvalidInput, match="to describe a training run with Gaussian noise"):
         calibrate(PureDP(1.0, "one record replaced"), risks=[ERROR])

@@ -172,6 +172,6 @@ def test_chen2025_flat_prior_is_refused_because_it_proves_too_much():
     assert truth == pytest.approx(0.077, abs=5e-4)
     printed = 1**2 / (1.0 + 1 * 0.0)
     assert printed > 10 * truth
-    with pytest.raises(InvalidInput, match="uniform one has infinite information"):
+    with pytest.raises(InvalidInput, match="uniform density has infinite information"):
         bayesian_mse_lower_bound([1.0], prior_information=0.0)
     assert bayesian_mse_lower_bound([1.0], prior_information=box_prior_information(1.0)).value < truth

@@ -49,10 +49,16 @@ def test_the_ways_to_state_a_prior_agree():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: risks.identification(candidates=1000, at_most=0.001), r"at_most=0\.001 in \(prior_success, 1\)"),
-        (lambda: risks.identification(candidates=1000, at_most=1.0), "less than 1"),
-        (lambda: risks.identification(candidates=10, at_most=0.1), "Guessing alone succeeds with 0.1"),
-        (lambda: risks.identification(candidates=10, at_most=0.0), "Guessing alone succeeds with 0.1"),
+        (lambda: risks.identification(candidates=1000, at_most=0.001), r"at_most=0\.001 in \(0\.001, 1\)"),
+        (lambda: risks.identification(candidates=1000, at_most=1.0), "and below 1"),
+        (
+            lambda: risks.identification(candidates=10, at_most=0.1),
+            "Pass a number above 0.1, the success of guessing alone",
+        ),
+        (
+            lambda: risks.identification(candidates=10, at_most=0.0),
+            "Pass a number above 0.1, the success of guessing alone",
+        ),
         (lambda: risks.FromScratch(4, 1.0, -1.0, 0.1), r"mse=-1\.0 >= 0"),
         (lambda: risks.from_scratch(psnr=20, at_most=0.1, dimension=4, norm=1.0, data_range=1e200), "data_range"),
         (lambda: risks.identification(at_most=0.1), "exactly one value"),
@@ -61,7 +67,10 @@ def test_the_ways_to_state_a_prior_agree():
         (lambda: risks.identification(prior_success=0.0, at_most=0.5), "log_prior_success for tiny"),
         (lambda: risks.identification(prior_success=1.5, at_most=0.5), r"prior_success=1\.5 in \[0, 1\]"),
         (lambda: risks.from_scratch(psnr=20, at_most=0.0, dimension=4, norm=1.0), r"at_most=0\.0 in \(0, 1\)"),
-        (lambda: risks.from_scratch(mse=0.5, at_most=0.1, dimension=4, norm=1.0), r"norm\^2/dimension = 0\.25"),
+        (
+            lambda: risks.from_scratch(mse=0.5, at_most=0.1, dimension=4, norm=1.0),
+            r"mse=0\.5 < 0\.25, which is norm\^2/dimension",
+        ),
         (lambda: risks.from_scratch(mse=0.1, psnr=3, at_most=0.1, dimension=4, norm=1.0), "exactly one number"),
         (lambda: risks.from_scratch(mse=math.nan, at_most=0.1, dimension=4, norm=1.0), "mse"),
         (lambda: risks.from_scratch(mse=0.1, at_most=0.1, dimension=0, norm=1.0), "dimension=0 >= 1"),

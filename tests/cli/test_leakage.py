@@ -146,10 +146,10 @@ def test_an_interruption_before_anything_is_done_writes_nothing(digits, work, mo
     ("words", "message"),
     [
         (["--model", "nets.build"], "Write the colon between module and function"),
-        (["--model", "nets_not_there:build"], "there is no module 'nets_not_there'"),
+        (["--model", "nets_not_there:build"], "found no module 'nets_not_there'"),
         (["--model", "torch.nn:Linear"], "when called without arguments"),
-        (["--model", "torch:pi"], "to be callable, it is of type float"),
-        (["--model", "builtins:dict"], "to return an nn.Module, it returned dict"),
+        (["--model", "torch:pi"], "to be callable, found type float"),
+        (["--model", "builtins:dict"], "to return an nn.Module, found dict"),
         (["--model", "torch.nn:Identity"], "': is not in the model."),
         (["--model", "guo2022_mnist"], "Expected height=8 >= 16"),
         (["--data", "breast_cancer"], "where the model has (2"),

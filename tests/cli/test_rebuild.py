@@ -281,7 +281,7 @@ def test_a_model_by_name_is_built_for_the_shape_and_classes_stated(work):
         (["--gradient", "gradient.safetensors", "--data", "digits"], "Expected no --input-shape for --data"),
         (["--gradient", "gradient.safetensors", "--data-range", "0"], "to be two numbers such as -1,1"),
         (["--gradient", "gradient.safetensors", "--data-range", "1,0"], "to be (low, high) with low < high"),
-        ([], "Expected --data, the records whose updates are attacked, or a captured update."),
+        ([], "Expected --data or a captured update. Add --data, the records whose updates are attacked."),
     ],
 )
 def test_what_does_not_fit_a_captured_update_is_named_and_nothing_is_written(work, captured, words, message):

@@ -44,7 +44,7 @@ def test_risk_draws_the_corridor(tmp_path):
 def test_calibrate_finds_the_noise_and_says_what_it_costs():
     words = ["calibrate", *TRAINING, "--identification", "0.2", "--prior-success", "0.1"]
     text = run(*words).output
-    assert "smallest noise multiplier that meets every demand is 2.379" in text
+    assert "smallest noise multiplier that meets every risk limit is 2.379" in text
     plain = json.loads(run(*words, "--unbiased-mse", "0.05", "--json").output)
     assert plain["kind"] == "calibration"
     assert len(plain["guarantees"]) == 2
@@ -75,7 +75,10 @@ def test_calibrate_adjusts_steps():
             ["calibrate", "--from-scratch", "0.1", "--psnr", "20"],
             "--dimension, the number of values in a record, with --from-scratch",
         ),
-        (["calibrate", "--identification", "0.05", "--prior-success", "0.1"], "Guessing alone succeeds with 0.1"),
+        (
+            ["calibrate", "--identification", "0.05", "--prior-success", "0.1"],
+            "Pass a number above 0.1, the success of guessing alone",
+        ),
         (["calibrate", "--identification", "0.2", "--prior-success", "0.1", "--adjust", "noise"], "adjust='noise'"),
     ],
 )

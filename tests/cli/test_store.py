@@ -119,7 +119,7 @@ def test_compare_takes_runs_stores_and_files(audits, tmp_path):
         (lambda path: path.write_text("[]"), "holds a tuple"),
         (lambda path: path.write_text("half {"), "Expected JSON"),
         (lambda path: path.write_bytes(b"\xff\xfe\x00"), "byte 0: It is not a text file"),
-        (lambda path: None, "There is no such file"),
+        (lambda path: None, "found no such file"),
     ],
 )
 def test_compare_refuses_what_is_no_result(audits, tmp_path, make, message):

@@ -62,7 +62,7 @@ def test_the_setting_can_be_named() -> None:
     [
         ("gaussian_noise", "name:strengths"),
         ("gaussian_noise:", "name:strengths"),
-        ("gaussian_noise:much", "Strengths are numbers"),
+        ("gaussian_noise:much", "Write the strengths as numbers"),
         ("gausian_noise:0.1", "Did you mean gaussian_noise"),
         ("gaussian_noise:size=0.1", "size=0.1 to be left out"),
         ("prune:1.5", "share=1.5"),

@@ -169,9 +169,9 @@ def test_a_diffusion_needs_its_extra(records, tmp_path, monkeypatch):
         (["--predicts", "epsilon"], "to be used with a diffusion only"),
         (["--held-out", "test"], "to differ from the training split"),
         (["--held-out", "train", "--split", "train"], "Pass --split test"),
-        (["--held-out", "1.5"], "a share between 0 and 1"),
+        (["--held-out", "1.5"], r"held_out=1.5 in \(0, 1\)"),
         (["--held-out", "some"], "train, test or a share"),
-        (["--held-out", "0.001"], "It leaves 40 to train on and 0 to measure on"),
+        (["--held-out", "0.001"], "found 40 to train on and 0 held out"),
         (["--seed", -1], "seed=-1"),
         (["--data", "minst"], "Did you mean mnist"),
         (["--data", "diabetes"], r"to be \(n, channels, height, width\)\. Pass pictures"),
@@ -226,7 +226,7 @@ def test_an_empty_folder_is_filled_and_hidden_files_are_left_alone(records, tmp_
 
 @pytest.mark.parametrize("kind", ["gan", "diffusion"])
 def test_a_single_held_out_record_is_refused_before_training(records, tmp_path, kind):
-    with pytest.raises(InvalidInput, match="It leaves 39 to train on and 1 to measure on"):
+    with pytest.raises(InvalidInput, match="found 39 to train on and 1 held out"):
         run("--data", records, "--kind", kind, "--held-out", "0.025", "--out", tmp_path / "prior")
     assert not (tmp_path / "prior").exists()
 

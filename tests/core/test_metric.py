@@ -25,7 +25,7 @@ def test_one_bad_value_gives_its_record_the_worst_score_and_leaves_the_others(ba
 def test_bad_input_is_refused():
     with pytest.raises(InvalidInput, match="match_records"):
         ERROR(torch.zeros(2, 3), torch.zeros(3, 3))
-    with pytest.raises(InvalidInput, match="estimates='list' to be a torch tensor"):
+    with pytest.raises(InvalidInput, match=r"type\(estimates\)='list' to be a torch tensor"):
         ERROR([0.0], torch.zeros(1))
     with pytest.raises(InvalidInput, match="targets with at least one"):
         ERROR(torch.zeros(0, 3), torch.zeros(0, 3))

@@ -93,7 +93,7 @@ def test_sample_weights_are_those_of_the_fit(estimator):
     estimator.fit(features, labels, sample_weight=weights)
     information = information_from_estimator(estimator, features, labels, noise_std=1.0, sample_weight=weights)
     assert (information.traces > 0).all()
-    with pytest.raises(InvalidInput, match="from the minimum"):
+    with pytest.raises(InvalidInput, match="that minimise the objective"):
         information_from_estimator(estimator, features, labels, noise_std=1.0)
 
 
@@ -101,7 +101,7 @@ def test_a_default_fit_is_refused_and_can_be_polished():
     features, signal = _records(n=200, d=20)
     labels = (signal > 0.5).astype(int)
     rough = LogisticRegression().fit(features, labels)
-    with pytest.raises(InvalidInput, match=r"from the minimum' to be the minimiser.*polish=True"):
+    with pytest.raises(InvalidInput, match=r"that minimise the objective.*polish=True"):
         information_from_estimator(rough, features, labels, noise_std=1.0)
     polished = information_from_estimator(rough, features, labels, noise_std=1.0, polish=True)
     exact = LogisticRegression(**CHOLESKY).fit(features, labels)

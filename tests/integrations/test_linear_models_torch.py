@@ -67,7 +67,7 @@ def test_what_torch_trains_is_the_minimiser_in_every_convention(loss, kind, outp
     # The tolerance is what L-BFGS leaves; a wrong scale of the decay moves the minimum by more than 1e-2.
     information = information_from_linear(model, loss_fn, inputs, labels, noise_std=0.1, tolerance=1e-5, **decay)
     assert (information.traces > 0).all()
-    with pytest.raises(InvalidInput, match="from the minimum"):
+    with pytest.raises(InvalidInput, match="that minimise the objective"):
         information_from_linear(
             model, loss_fn, inputs, labels, noise_std=0.1, tolerance=1e-5, weight_decay=0.21, decay_bias=decay_bias
         )

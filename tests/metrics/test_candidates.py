@@ -123,8 +123,8 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
         ([0.0, 1.0], r"target_indices.dtype=torch.float32 to be an integer type"),
         ([True, False], r"target_indices.dtype=torch.bool to be an integer type"),
         ([0, 1, 2], r"target_indices.shape=\(3,\) to be \(2,\), one per estimate"),
-        ([0, 3], r"target_indices=\(0, 3\) between 0 and 2, the last candidate"),
-        ([-1, 0], r"target_indices=\(-1, 0\) between 0 and 2, the last candidate"),
+        ([0, 3], r"target_indices=\(0, 3\) in \[0, 2\], the indices of the candidates"),
+        ([-1, 0], r"target_indices=\(-1, 0\) in \[0, 2\], the indices of the candidates"),
     ],
 )
 def test_bad_indices_are_refused(truth: list[float], message: str) -> None:

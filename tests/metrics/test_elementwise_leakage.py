@@ -89,9 +89,7 @@ def test_an_infinite_scale_is_refused_with_the_remedy() -> None:
 
 def test_bad_guesses_are_refused() -> None:
     targets = random_images(12)
-    with pytest.raises(
-        InvalidInput, match=r"prior_guess.shape=\(2, 1, 12, 12\) to be one record \(1, 12, 12\) or one for"
-    ):
+    with pytest.raises(InvalidInput, match=r"prior_guess.shape=\(2, 1, 12, 12\) to be \(1, 12, 12\), one record, or"):
         relative_leakage(mse(), targets, targets, targets[:2])
     with pytest.raises(InvalidInput, match="Expected prior_guess to be finite"):
         relative_leakage(mse(), targets, targets, targets * math.nan)

@@ -78,7 +78,7 @@ def test_ratios_beyond_all_floats_stand_for_an_error(decibel):
         ("lpisp<=0.1", "to be a metric (psnr, mse, ncc, ssim, lpips) with a threshold"),
         ("lpisp<=0.1", "Did you mean lpips?"),
         ("judge_kl<=0.1", "to be a metric (psnr, mse, ncc, ssim, lpips) with a threshold"),
-        ("ssim>=1.5", "Expected threshold=1.5 <= 1. The best ssim is 1"),
+        ("ssim>=1.5", "Expected threshold=1.5 <= 1, the best ssim."),
         ("psnr<=20", "to be written with >=. A higher psnr is better"),
         ("mse>=0.1", "to be written with <="),
         ("mse<=-0.1", "Expected threshold=-0.1 >= 0"),
@@ -105,7 +105,7 @@ def test_texts_that_state_no_goal_are_refused(text, message):
         ("psnr>=20: 1", "to have a percent sign or a share below 1. Write 1% or 0.01."),
         ("psnr>=20: 1.0", "Write 1% or 0.01."),
         ("psnr>=20: 25", "Write 25% or 0.25."),
-        ("psnr>=20: 101", "A share is at most 100%."),
+        ("psnr>=20: 101", "Write a share of at most 100%."),
     ],
 )
 def test_texts_that_state_no_limit_are_refused(text, message):

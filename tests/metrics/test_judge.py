@@ -106,5 +106,5 @@ def test_a_judge_without_rows_of_logits_is_refused(judge: object) -> None:
 
 
 def test_what_cannot_be_called_is_no_judge() -> None:
-    with pytest.raises(InvalidInput, match=r"Expected judge='lenet.pth' to be a callable from records to logits"):
+    with pytest.raises(InvalidInput, match=r"Expected judge='lenet.pth' to be callable with records and return logits"):
         judge_kl("lenet.pth")

@@ -113,7 +113,7 @@ def test_settings_tell_weights_apart(random_weights: Weights, random_backbone: P
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((2, 30), r"to be \(records, channels, height, width\). LPIPS compares images"),
+        ((2, 30), r"to be \(records, channels, height, width\). Use mse\(\) or ncc\(\) for records that"),
         ((2, 4, 32, 32), r"to have 1 or 3 channels. Pass grey or colour images"),
     ],
 )

@@ -163,9 +163,9 @@ def test_bad_batches_are_refused() -> None:
         match_indices(records, records[:0])
     with pytest.raises(InvalidInput, match="Expected targets to be finite"):
         match_indices(records, records * math.nan)
-    with pytest.raises(InvalidInput, match=r"Expected estimates='ndarray' to be a torch.Tensor"):
+    with pytest.raises(InvalidInput, match=r"Expected type\(estimates\)='ndarray' to be torch.Tensor"):
         match_indices(records.numpy(), records)
-    with pytest.raises(InvalidInput, match=r"Expected targets.shape=\(\) to have records first. For one record pass"):
+    with pytest.raises(InvalidInput, match=r"Expected targets.shape=\(\) to have a first axis of records. Pass"):
         match_indices(records, torch.tensor(1.0))
     with pytest.raises(InvalidInput, match=r"targets.shape=\(2, 0\) to have at least one value per record"):
         match_indices(records, torch.zeros(2, 0))

@@ -74,7 +74,7 @@ def test_a_metric_that_takes_more_than_a_name_is_refused():
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def mine(): return 3", "metric='mine' to return a reconrisk.core.metric.Metric, it returned int"),
+        ("def mine(): return 3", "metric='mine' to return a reconrisk.core.metric.Metric, found int"),
         ("mine = 3", "to be a function, stand_in_metric:mine is a int"),
     ],
 )

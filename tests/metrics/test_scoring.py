@@ -112,10 +112,10 @@ def test_metrics_must_be_configured_and_told_apart() -> None:
     targets = random_images(7)
     with pytest.raises(InvalidInput, match=r"Expected metrics with at least one element, it is empty. Pass mse\(\)"):
         score(targets, targets, [])
-    with pytest.raises(InvalidInput, match=r"to hold metrics. Call the constructor, such as mse\(\)"):
+    with pytest.raises(InvalidInput, match=r"to contain only metrics. Pass a configured metric, such as mse\(\)"):
         score(targets, targets, [mse])
     twice = [psnr(data_range=(0, 1)), psnr(data_range=(0, 2))]
-    with pytest.raises(InvalidInput, match=r"to hold psnr once. Rename one of them: dataclasses.replace"):
+    with pytest.raises(InvalidInput, match=r"to contain 'psnr' once. Rename one of them: dataclasses.replace"):
         score(targets, targets, twice)
     renamed = [twice[0], dataclasses.replace(twice[1], name="psnr_wide")]
     assert list(score(targets, targets, renamed)) == ["psnr", "psnr_wide"]

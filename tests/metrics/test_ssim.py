@@ -99,7 +99,7 @@ def test_a_diverged_estimate_is_scored_not_refused() -> None:
 def test_records_that_are_no_images_are_refused(shape: tuple[int, ...]) -> None:
     estimates, targets = random_pair(shape)
     with pytest.raises(
-        InvalidInput, match=r"to be \(records, channels, height, width\). SSIM compares images; for other"
+        InvalidInput, match=r"to be \(records, channels, height, width\). Use mse\(\) or ncc\(\) for records that"
     ):
         ssim(data_range=(0, 1))(estimates, targets)
 

@@ -177,6 +177,6 @@ def test_the_smallest_image_works_and_the_next_smaller_is_refused_by_name(name: 
     build, _ = IMAGE_MODELS[name]
     model = build((1, smallest, smallest), 2, rng=seeded(0)).eval()
     assert model(torch.zeros(1, 1, smallest, smallest)).shape == (1, 2)
-    message = f"Expected width={smallest - 1} >= {smallest}. The smallest images .* {smallest} x {smallest}"
+    message = f"Expected width={smallest - 1} >= {smallest}. Pass images of at least {smallest} x {smallest}"
     with pytest.raises(InvalidInput, match=message):
         build((1, smallest, smallest - 1), 2)

@@ -49,7 +49,7 @@ def test_the_default_device_is_kept() -> None:
 
 
 def test_a_seed_is_not_a_generator() -> None:
-    with pytest.raises(InvalidInput, match=r"Expected rng=0 to be a torch.Generator. Make one with"):
+    with pytest.raises(InvalidInput, match=r"Expected rng=0 to be a torch.Generator. Pass torch.Generator"):
         build_with_rng(lambda: nn.Linear(2, 2), 0)  # type: ignore[arg-type]  # the mistake under test
 
 

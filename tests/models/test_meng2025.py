@@ -42,5 +42,5 @@ def test_network_of_appendix_b2_at_any_size(channels: int, height: int, width: i
 
 @pytest.mark.parametrize("layers", [2, 6])
 def test_other_depths_are_refused(layers: int) -> None:
-    with pytest.raises(InvalidInput, match=f"Expected layers={layers} to be 3, 4 or 5. For other depths use mlp"):
+    with pytest.raises(InvalidInput, match=f"Expected layers={layers} to be 3, 4 or 5. Use mlp"):
         meng2025_mlp((1, 8, 8), 10, layers=layers)

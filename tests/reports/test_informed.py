@@ -35,7 +35,7 @@ def test_images_have_target_estimate_and_neighbour_beside_each_other(tmp_path):
 
 
 def test_tables_have_no_picture(tmp_path):
-    with pytest.raises(InvalidInput, match=r"not images: save \.safetensors instead"):
+    with pytest.raises(InvalidInput, match=r"not images\. Save \.safetensors instead"):
         rebuilt((3,)).save(tmp_path / "informed.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -89,7 +89,7 @@ def test_beside_what_was_rebuilt_of_a_captured_update_is_what_was_guessed_withou
 
 def test_tables_have_no_picture(tmp_path):
     result = Rebuilt(report(1, (4,)), torch.ones(1, 4), torch.zeros(1, 4))
-    with pytest.raises(InvalidInput, match=r"not images: save \.safetensors instead"):
+    with pytest.raises(InvalidInput, match=r"not images\. Save \.safetensors instead"):
         result.save(tmp_path / "attack.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -93,7 +93,7 @@ def test_a_billion_trials_and_a_tiny_error_stay_apart() -> None:
         ((-1, 5), "Expected successes=-1 >= 0."),
         ((6, 5), "Expected successes=6 <= trials=5."),
         ((1.5, 5), "Expected successes=1.5 to be a whole number."),
-        ((1, 5, 1.0), r"Expected confidence=1.0 in \(0, 1\). 0.95 is usual."),
+        ((1, 5, 1.0), r"Expected confidence=1.0 in \(0, 1\). Pass 0.95, for example."),
         ((1, 5, 0.0), r"Expected confidence=0.0 in \(0, 1\)."),
         ((1, 5, float("nan")), "Expected confidence=nan to be a number, not NaN."),
     ],
@@ -228,7 +228,7 @@ def test_batches_of_any_dependence_are_covered_in_simulation() -> None:
 @pytest.mark.parametrize(
     ("settings_of_call", "message"),
     [
-        ({"successes": 9, "trials": 2, "per_trial": 4}, r"Expected successes=9 <= trials \* per_trial = 8."),
+        ({"successes": 9, "trials": 2, "per_trial": 4}, r"Expected successes=9 <= 8, which is trials \* per_trial."),
         (
             {"successes": 1, "trials": 0, "per_trial": 4},
             "Expected trials=0 >= 1. An interval needs at least one trial.",

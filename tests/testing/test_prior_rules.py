@@ -166,7 +166,7 @@ def test_other_draws_that_are_no_records(change, sentence):
     ("wrong", "message"),
     [
         (Good, "prior='Good' to be a prior. Pass an object of the class."),
-        (3, "It has no kind, name, shape, data_range, mean, fingerprint, draw, time_pass, scaled_to, check_fits: "),
+        (3, "It has no kind, name, shape, data_range, mean, fingerprint, draw, time_pass, scaled_to, check_fits."),
     ],
 )
 def test_what_is_no_prior_is_refused(wrong, message):

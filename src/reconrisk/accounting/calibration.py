@@ -51,7 +51,7 @@ def smallest_noise_multiplier(
         InvalidInput: If an argument is outside its domain, or no noise multiplier up to 1e8 meets the target.
 
     Guarantee: the bound was computed at the value returned and is at most the target. The value is within a relative
-    5e-5 of the one at which the bound meets the target, and not below the true answer.
+    5e-5 of the noise multiplier at which the bound equals the target, and not below the smallest safe one.
     Edge cases: a target at or below the prior is rejected, because an adversary reaches it without any release.
 
     >>> safe = smallest_noise_multiplier(
@@ -94,7 +94,7 @@ def largest_sampling_probability(
     Raises:
         InvalidInput: If an argument is outside its domain, or no sampling probability from 1e-12 meets the target.
 
-    Guarantee: as in :func:`smallest_noise_multiplier`, with "not above the true answer".
+    Guarantee: as in :func:`smallest_noise_multiplier`, but the value is not above the largest safe one.
     Edge cases: as in :func:`smallest_noise_multiplier`; 1 if even the full batch is safe.
 
     >>> safe = largest_sampling_probability(
@@ -183,15 +183,15 @@ class _Run:
 
 
 def _shift_to_target(log_prior: float, log_target: float) -> float:
-    """Return the shift of the single Gaussian whose success meets the target, for the start of a search."""
+    """Return the shift of the Gaussian DP mechanism whose success equals the target, for the start of a search."""
     prior = math.exp(check_real("log_prior", log_prior))
     if not -math.inf < log_prior < 0:
         raise invalid_input(
-            "log_prior", log_prior, "in (-inf, 0)", "A certain or impossible success needs no calibration."
+            "log_prior", log_prior, "in (-inf, 0)", "Pass the natural logarithm of a prior success in (0, 1)."
         )
     if not log_prior < check_real("log_target", log_target) < 0:
-        remedy = f"Success {prior:.6g} needs no release, and a target of 1 allows everything."
-        raise invalid_input("target", math.exp(log_target), f"in (prior_success, 1) = ({prior:.6g}, 1)", remedy)
+        remedy = "Pass a target above the prior success, which needs no release, and below 1."
+        raise invalid_input("target", math.exp(log_target), f"in ({prior:.6g}, 1)", remedy)
     return float(ndtri_exp(log_target) - ndtri_exp(log_prior))
 
 

@@ -4,9 +4,9 @@
 enough for bounded memory. :func:`compose` composes on it.
 
 Bounds keep the order of the true values. For one sampling probability the lattices of two spacings h <= h' (powers of
-two) are nested, the pair on the coarser one is a further mean-preserving spread, and composition preserves that order.
-More steps, less noise or a coarser lattice can therefore only raise the profile, up to the allowance for round-off
-(about 1e-13 times the steps).
+two) are nested. The pair of laws on the coarser lattice is a further mean-preserving spread, and composition preserves
+that order. More steps, less noise or a coarser lattice therefore never lower the profile, an upper bound, by more than
+the allowance for round-off (about 1e-13 times the steps).
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ _LARGEST_EXPONENT = 600.0  # exp overflows at 709
 
 
 def _loss_scale(phase: Phase) -> float:
-    r"""Return twice the root of E_Q (sqrt(dP/dQ) - 1)^2 of one step, about the standard deviation of its loss.
+    r"""Return the scale s of the privacy loss of one step, which is about its standard deviation.
 
     .. math:: s^2 = 4 E_Q (\sqrt{dP/dQ} - 1)^2
 
-    Guarantee: a monotone function of an f-divergence (the squared Hellinger distance). It decreases with the noise and
-    increases with the sampling probability.
+    Here P is the law of the step with the record and Q the law without it.
+
+    Guarantee: s is a monotone function of an f-divergence (the squared Hellinger distance). It decreases with the noise
+    and increases with the sampling probability.
 
     >>> scale = _loss_scale(Phase(noise_multiplier=4.0, sampling_probability=0.01, steps=1))
     >>> round(scale / (0.01 * math.sqrt(math.expm1(1 / 16))), 3)
@@ -72,8 +74,8 @@ def _loss_scale(phase: Phase) -> float:
 def spacing_for(phases: tuple[Phase, ...], accuracy: float, log_prior: float) -> float:
     r"""Return the spacing at which the success bound exceeds the true value by about ``accuracy`` at most.
 
-    A cell of width h adds h^2/6 to the variance of one loss on average. If the losses add up to about a Gaussian of
-    shift mu, success is :math:`\Phi(\Phi^{-1}(\kappa) + \mu)` and rises by
+    A lattice cell of width h adds h^2/6 to the variance of the privacy loss of one step on average. If the losses of
+    all steps add up to about a Gaussian of shift mu, success is :math:`\Phi(\Phi^{-1}(\kappa) + \mu)` and rises by
 
     .. math:: \tfrac12 \mu\,\varphi(\Phi^{-1}(\kappa) + \mu) \cdot \frac{h^2}{6 s^2}
 
@@ -118,7 +120,7 @@ _MOMENT_CELLS = 512  # cells of the coarse distribution for exponential moments
 
 @dataclass(frozen=True, eq=False)
 class _Moments:
-    """A coarse loss distribution whose exponential moments are upper bounds on those of a phase."""
+    """A coarse distribution of the privacy loss, whose exponential moments are at least the moments of a phase."""
 
     losses: Array
     log_mass: Array
@@ -131,7 +133,7 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Window:
-    """Range of the composed, tilted loss; on either side at most a mass of exp(_LOG_CUT) is outside."""
+    """Range of the composed, tilted privacy loss; below and above it lies a mass of at most exp(_LOG_CUT) each."""
 
     low: float
     high: float
@@ -144,14 +146,16 @@ def compose(
 
     .. math:: \delta(\varepsilon) = E_P \max(0, 1 - e^{\varepsilon - L_1 - \dots - L_T})
 
+    Here P is the first law of the pair and :math:`L_t` the privacy loss of step t of T.
+
     Args:
         phases: Phases of the mechanism.
         spacing: Spacing of the lattice; a coarser one is used if this one does not fit into memory.
-        cuts: Truncation of the loss of one step.
-        direction: Order of the two laws.
+        cuts: Truncation of the privacy loss of one step.
+        direction: Order of the two laws, with and without the record.
         log_smallest: Logarithm of the prior success (or delta) at which the profile must be relatively accurate. Below
-            0 the masses are tilted by :math:`e^{\theta L}` towards the losses that matter there, so that round-off
-            stays relative.
+            0 the masses are multiplied by :math:`e^{\theta L}` with a tilt :math:`\theta` that favours the losses that
+            matter there. The error by round-off is then relative to the result.
 
     Returns:
         The profile, or None if even the coarsest useful lattice does not fit into memory.
@@ -176,9 +180,10 @@ def compose(
 
 
 def _bound_moments(loss: LossDistribution, steps: int) -> _Moments:
-    """Move the mass of each block of cells to its two ends without changing the mean loss.
+    """Return a coarser distribution of the privacy loss with the same mean.
 
-    Expectations of convex functions, such as exponential moments, can only grow.
+    The points are grouped into blocks of consecutive points, and the mass of a block moves to its first and last point.
+    This never lowers the expectation of a convex function, so the exponential moments of the result are upper bounds.
     """
     block = -(-len(loss.mass) // _MOMENT_CELLS)
     count = -(-len(loss.mass) // block)
@@ -192,7 +197,7 @@ def _bound_moments(loss: LossDistribution, steps: int) -> _Moments:
 
 
 def _tilted_std(moments: list[_Moments], tilt: float) -> float:
-    """Return the standard deviation of the composed, tilted loss."""
+    """Return the standard deviation of the composed privacy loss after tilting each mass by exp(tilt * loss)."""
     total = 0.0
     for part in moments:
         logs = part.log_mass + tilt * part.losses
@@ -203,10 +208,10 @@ def _tilted_std(moments: list[_Moments], tilt: float) -> float:
 
 
 def _find_window(moments: list[_Moments], tilt: float, base: float) -> _Window:
-    """Bound both tails of the composed, tilted loss by Chernoff; the extreme possible losses are bounds as well.
+    """Bound both tails of the composed, tilted privacy loss by Chernoff's inequality and the extreme possible losses.
 
-    ``base``, the log moment at the tilt, is that of the exact loss. That of ``moments`` is too large, which would make
-    the tails look too thin.
+    ``base`` is the log moment of the exact loss at the tilt. The log moment of ``moments`` is an upper bound on it;
+    subtracting this bound instead of ``base`` would underestimate the tails.
     """
     # For a Gaussian of this standard deviation, ``unit`` is the optimal Chernoff exponent. Every exponent gives a valid
     # bound; the grid around it covers other shapes.
@@ -239,7 +244,7 @@ def _choose_tilt(moments: list[_Moments], log_smallest: float) -> float:
 
 
 def _convolve(steps: list[LossDistribution], counts: list[int], tilt: float, window: _Window) -> PrivacyProfile:
-    """Compose on the window by FFT; truncated mass moves to infinity, and round-off is added to every mass."""
+    """Compose on the window by FFT; truncated mass moves to infinite loss, and round-off is added to every mass."""
     spacing = steps[0].spacing
     offset = sum(count * loss.offset for loss, count in zip(steps, counts, strict=True))
     first = math.floor((window.low - offset) / spacing)
@@ -260,7 +265,7 @@ def _convolve(steps: list[LossDistribution], counts: list[int], tilt: float, win
 
 
 def _convolve_powers(folded: list[Array], counts: list[int]) -> Array:
-    """Return the circular convolution of powers of masses that sum to one, plus the largest possible round-off."""
+    """Convolve mass vectors circularly, each as often as its count, and add the largest possible round-off."""
     points = len(folded[0])
     error = 4 * EPS * (math.log2(points) + 2)  # bound on every entry of a transform: at most 4 eps per level
     transforms = [fft.rfft(masses) for masses in folded]

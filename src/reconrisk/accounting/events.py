@@ -64,11 +64,11 @@ def from_event(event: dp_event.DpEvent, *, neighbouring: Neighbouring = Neighbou
     """
     leaves = list(_leaves(event, 1))
     if not leaves:
-        raise invalid_input("event", event, "to release something", "A NoOpDpEvent has no risk to bound.")
+        raise invalid_input("event", event, "to release something", "Pass an event other than NoOpDpEvent.")
     for leaf, _ in leaves:
         if isinstance(leaf, (dp_event.NonPrivateDpEvent, dp_event.UnsupportedDpEvent)):
             raise invalid_input(
-                "event", type(leaf).__name__, "to have a privacy guarantee", "No bound follows from this event."
+                "type(event)", type(leaf).__name__, "to have a privacy guarantee", "Pass an event with noise."
             )
     if neighbouring is Neighbouring.ADD_OR_REMOVE:
         phases = [_phase_from_event(leaf, count) for leaf, count in leaves]
@@ -126,7 +126,8 @@ def _compute_curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Nei
         usable = np.isfinite(epsilons) & (epsilons > 0)  # on numerical trouble the accountant returns zero
         if not usable.any():
             names = [type(event).__name__ for event, _ in events]
-            raise invalid_input("event", names, "to have a finite, positive Renyi curve")
+            remedy = "Pass its epsilon and delta as ApproximateDP."
+            raise invalid_input("event", names, "to have a finite, positive Renyi curve", remedy)
         return RenyiDP(tuple(orders[usable].tolist()), tuple(epsilons[usable].tolist()), neighbouring)
     losses = PLDAccountant(_RELATIONS[neighbouring], value_discretization_interval=_LOSS_STEP)
     if neighbouring is Neighbouring.ADD_OR_REMOVE and all(losses.supports(event) for event, _ in events):
@@ -137,7 +138,7 @@ def _compute_curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Nei
         return PrivacyCurve(_EPSILONS, tuple(deltas))
     remedy = "Pass its epsilon and delta as ApproximateDP, or its Renyi curve as RenyiDP."
     name = type(unsupported[0]).__name__
-    raise invalid_input("event", name, f"to have an accountant for {neighbouring.value}", remedy)
+    raise invalid_input("type(event)", name, f"to have an accountant for {neighbouring.value}", remedy)
 
 
 def _halve_noise(event: dp_event.DpEvent) -> dp_event.DpEvent:

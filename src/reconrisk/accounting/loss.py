@@ -1,10 +1,10 @@
 """Privacy loss of one subsampled Gaussian step on a lattice, rounded to the safe side, and privacy profiles.
 
-With P = (1 - q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2) the loss is L = log dP/dQ. Each cell of the lattice keeps its
-P-mass and its Q-mass, both moved to its two ends ("connect the dots", doroshenko2022). That spreads dP/dQ without
-moving its mean. The lattice pair therefore dominates the true pair, also under composition. The lattice starts at
-log(1 - q), the infimum of L: for a small sampling probability nearly all steps have that loss, and an atom on a lattice
-point is not spread.
+Let q be the sampling probability and s the noise multiplier. With P = (1 - q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2)
+the privacy loss is L = log dP/dQ. Each cell of the lattice keeps its mass under P and under Q, and both masses move to
+the two ends of the cell ("connect the dots", doroshenko2022). That spreads dP/dQ without moving its mean. The pair of
+laws on the lattice therefore dominates the true pair, also under composition. The lattice starts at log(1 - q), the
+infimum of L: for a small q nearly all steps have that loss, and an atom on a lattice point is not spread.
 
 :class:`PrivacyProfile` holds certified hockey-stick divergences, from which success and epsilon follow.
 """
@@ -24,11 +24,16 @@ from reconrisk.accounting.phases import Phase
 
 @dataclass(frozen=True, eq=False)
 class PrivacyProfile:
-    r"""Bounds on hockey-stick divergences: :math:`\sup_E P(E) - e^{\varepsilon_j} Q(E) \le \delta_j` for every j.
+    r"""Upper bounds on hockey-stick divergences of two laws P and Q, such as the release with and without a record.
+
+    .. math:: \sup_E P(E) - e^{\varepsilon_j} Q(E) \le \delta_j \quad\text{for every } j \text{ and event } E
+
+    :meth:`success` bounds the success probability of an attack for a prior success, :meth:`epsilon` the privacy
+    parameter at a delta.
 
     Attributes:
-        epsilons: Epsilons in ascending order.
-        deltas: Bound on the divergence at each epsilon.
+        epsilons: Values :math:`\varepsilon_j` in ascending order.
+        deltas: Bound :math:`\delta_j` at each epsilon.
 
     >>> profile = PrivacyProfile(np.array([0.0, 1.0]), np.array([0.3, 0.1]))
     >>> round(profile.success(0.01), 4), profile.epsilon(0.2), profile.epsilon(0.05)
@@ -41,7 +46,7 @@ class PrivacyProfile:
     def success(self, prior_success: float) -> float:
         r"""Return the least :math:`\delta_j + \kappa e^{\varepsilon_j}`, for the prior success :math:`\kappa`.
 
-        No event of Q-mass at most kappa has more P-mass.
+        No event of probability at most kappa under Q has a larger probability under P.
 
         Guarantee: in [prior_success, 1], nondecreasing and concave in ``prior_success``.
         """
@@ -141,7 +146,8 @@ def step_loss(phase: Phase, spacing: float, cuts: Cuts, direction: Direction) ->
 
     .. math:: m_{right} = \frac{P(cell) - e^{l} Q(cell)}{1 - e^{-h}}, \qquad m_{left} = P(cell) - m_{right}
 
-    with l the left end of the cell. For ``WITHOUT_RECORD`` P and Q exchange their roles.
+    Here a cell is the interval between neighbouring lattice points, l is its left end, and m_left and m_right are the
+    masses at its ends. For ``WITHOUT_RECORD`` P and Q exchange their roles.
 
     Args:
         phase: Phase of the step.
@@ -152,8 +158,9 @@ def step_loss(phase: Phase, spacing: float, cuts: Cuts, direction: Direction) ->
     Returns:
         The distribution.
 
-    Guarantee: its hockey-stick divergence is at no epsilon below that of the true pair. Mass beyond the upper end moves
-    to infinity, mass beyond the lower end to that end, and mass moved upwards covers the round-off.
+    Guarantee: at every epsilon its hockey-stick divergence is at least the divergence of the true pair. Mass beyond the
+    upper end moves to infinity, mass beyond the lower end to the lower end. Extra mass that moves upwards covers the
+    round-off.
     """
     low, high = loss_range(phase, cuts)
     first, last = math.floor(low / spacing), math.ceil(high / spacing) + 1

@@ -96,7 +96,7 @@ def gaussian_mu(phase: Phase) -> float:
     0.5
     """
     if not phase.is_full_batch:
-        raise invalid_input("phase", phase, "to be full-batch", "A subsampled phase is not a Gaussian.")
+        raise invalid_input("phase", phase, "to be full-batch", "Pass a phase with sampling_probability=1.")
     return math.sqrt(phase.steps) / phase.noise_multiplier
 
 
@@ -136,7 +136,7 @@ def unmerged_phases(mechanism: Mechanism) -> tuple[Phase, ...]:
             "mechanism",
             mechanism,
             "to be a Gaussian release, possibly sampled, repeated and composed",
-            "An epsilon alone does not fix the noise. Pass dp_sgd(noise_multiplier=...).",
+            "Pass dp_sgd(noise_multiplier=...): an epsilon alone does not determine the noise.",
         )
     return _RULES[type(mechanism)](mechanism)
 

@@ -38,6 +38,9 @@ def renyi_curve(mechanism: NoiseMechanism, orders: Array = ORDERS) -> Array:
 
     .. math:: \varepsilon(a) = \sum_{steps} \frac{1}{a-1} \log E_Q\left(1 - q + q e^{(2x-1)/2\sigma^2}\right)^a
 
+    Here a is the order, q the sampling probability, :math:`\sigma` the noise multiplier, and x has the law
+    :math:`Q = N(0, \sigma^2)`.
+
     Args:
         mechanism: A mechanism of subsampled Gaussian steps.
         orders: Finite orders above 1.
@@ -102,8 +105,9 @@ def _whole_log_moment(phase: Phase, order: int) -> float:
 def _quadrature(phase: Phase, orders: Array) -> Array:
     r"""Compute log E_Q R^a for the likelihood ratio R by the trapezoidal rule; inf if it needs too many nodes.
 
-    The integrand is analytic for |Im x| < pi s^2 and there at most :math:`e^{b^2/2s^2}` times its value on the real
-    line (b = Im x), so with nodes at distance :math:`2\pi b/(36 + b^2/2s^2)` the relative error is at most 3e-16.
+    Here a is the order, s the noise multiplier and x the variable of integration. The integrand is analytic for
+    |Im x| < pi s^2. There it is at most :math:`e^{b^2/2s^2}` times its value on the real line, with b = Im x. With
+    nodes at distance :math:`2\pi b/(36 + b^2/2s^2)` the relative error is therefore at most 3e-16.
     """
     s, q = phase.noise_multiplier, phase.sampling_probability
     width = min(math.pi * s * s, 6 * s)
@@ -126,6 +130,8 @@ def replace_one_order_two(mechanism: NoiseMechanism) -> float:
     .. math:: \varepsilon_2 = \sum_{steps} \log\Big(1 + \frac{q^2}{(1-q)/A + q/B}\Big), \quad
               A = 2(e^{1/\sigma^2} - e^{-1/\sigma^2}),\; B = e^{4/\sigma^2} - 1
 
+    Here q is the sampling probability and :math:`\sigma` the noise multiplier of a step.
+
     Args:
         mechanism: A mechanism of subsampled Gaussian steps.
 
@@ -137,7 +143,7 @@ def replace_one_order_two(mechanism: NoiseMechanism) -> float:
 
     Assumes: Poisson sampling; the two records contribute vectors of norm at most the clip norm, opposite at worst.
     Guarantee: not below the divergence, adaptive composition included; exact for full batches, (2/sigma)^2 each.
-    Edge cases: inf from 1e290 on.
+    Edge cases: a bound of 1e290 or more becomes inf.
     Reference: Theorem 1, guo2022, which needs this neighbouring relation; its experiments use the smaller
     add-or-remove value T log(1 + q^2(e^(1/sigma^2) - 1)).
 

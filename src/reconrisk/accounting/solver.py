@@ -60,7 +60,8 @@ def smallest_safe(
 
     Guarantee: ``risk`` was evaluated at the value returned and is at most ``target`` there, even if ``risk`` is not
     quite monotone; NaN counts as unsafe.
-    Edge cases: ``low`` if that is safe already. If ``high`` is not safe, the error message states the least risk.
+    Edge cases: ``low`` if its risk is at most the target. If the risk at ``high`` exceeds the target, the error message
+    states that risk.
 
     >>> safe = smallest_safe(lambda noise: 1 / noise**2, target=0.25, start=1.0)
     >>> safe.risk <= 0.25, round(safe.value, 4)
@@ -122,7 +123,7 @@ def largest_safe_count(
     Args:
         risk: Risk as a function of the number.
         target: Largest acceptable risk.
-        start: Start of the search; numbers above ``high`` are reduced to it.
+        start: Start of the search; a start above ``high`` is reduced to ``high``.
         high: Largest number to consider.
         name: Name of the number, for error messages.
 
@@ -134,7 +135,7 @@ def largest_safe_count(
 
     Guarantee: the risk was evaluated at the number returned and is at most ``target``. It was also evaluated at the
     next number and exceeds ``target`` there, unless the number is ``high``.
-    Edge cases: if the risk at 1 exceeds the target, the error message states it.
+    Edge cases: if the risk at 1 exceeds the target, the error message states that risk.
 
     >>> largest_safe_count(lambda steps: steps / 10, target=0.75).value
     7.0
@@ -254,12 +255,15 @@ def _check_range(target: float, start: float, low: float, high: float, tolerance
     check_real("target", target)
     check_positive("tolerance", tolerance)
     if not check_positive("low", low) <= check_positive("start", start) <= check_positive("high", high):
-        raise invalid_input("start", start, f"in [low, high] = [{low}, {high}]")
+        raise invalid_input("start", start, f"in [{low!r}, {high!r}]", "Pass low <= start <= high.")
 
 
 def _unreachable_target(target: float, least: float, where: str) -> Exception:
     return invalid_input(
-        "target", target, "to be within reach", f"At {where} the risk is still {least!r}. Pass that or a larger target."
+        "target",
+        target,
+        f"to be within reach, found a risk of {least!r} at {where}",
+        "Pass that risk or a larger target.",
     )
 
 

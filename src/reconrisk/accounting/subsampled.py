@@ -38,8 +38,9 @@ def log_success_of_training(mechanism: NoiseMechanism, log_prior: float, accurac
 
     .. math:: \gamma = \sup\{P(E): Q(E) \le \kappa\}
 
-    with Q the law of all steps without the record and P with it, each step a mixture
-    :math:`(1-q)N(0,\sigma^2) + qN(1,\sigma^2)` against :math:`N(0,\sigma^2)`.
+    Here E is an event, P the law of all steps with the record and Q the law without it. One step has the law
+    :math:`(1-q)N(0,\sigma^2) + qN(1,\sigma^2)` under P and :math:`N(0,\sigma^2)` under Q, with the sampling probability
+    q and the noise multiplier :math:`\sigma`.
 
     Args:
         mechanism: A mechanism of subsampled Gaussian steps.
@@ -54,9 +55,9 @@ def log_success_of_training(mechanism: NoiseMechanism, log_prior: float, accurac
 
     Assumes: Poisson sampling kept secret; noise multiplier and rate of each step fixed in advance.
     Guarantee: in [log kappa, 0] and not below the true value. The excess in probability is at most ``accuracy`` (not
-    proved, but observed on a thousand random settings). Nondecreasing in kappa and, for one phase, in steps and in
-    falling noise, up to round-off of 1e-13 times the steps. The same was observed, but not proved, for the sampling
-    probability.
+    proved, but observed on a thousand random settings). Nondecreasing in kappa. For one phase also nondecreasing in the
+    steps and nonincreasing in the noise, up to round-off of 1e-13 times the steps. The same was observed, but not
+    proved, for the sampling probability.
     Edge cases: full batch and one subsampled step use closed forms. For kappa below 1e-4 the smaller of this bound and
     the Renyi form is used. If no lattice fits into memory, the Renyi form is used alone.
     Reference: `Hayes, Mahloujifar, Balle (2023) <https://arxiv.org/abs/2302.07225>`_, Theorem 2, computed without
@@ -131,7 +132,7 @@ def _is_extreme(phases: tuple[Phase, ...]) -> bool:
 
 
 def _log_success_without_noise(phases: tuple[Phase, ...], log_prior: float) -> float:
-    """Bound the log success at any noise: gamma <= 1 - (1-q)^T (1 - kappa), since a record may never be sampled."""
+    """Bound the log success at any noise by log(1 - (1-q)^T (1 - kappa)), since T steps may never sample the record."""
     if any(phase.is_full_batch for phase in phases):
         return 0.0
     log_never = sum(phase.steps * math.log1p(-phase.sampling_probability) for phase in phases)
@@ -139,7 +140,10 @@ def _log_success_without_noise(phases: tuple[Phase, ...], log_prior: float) -> f
 
 
 def _log_success_of_one_step(phase: Phase, log_prior: float) -> float:
-    """Return the log of (1-q) kappa + q Phi(z + 1/s): the likelihood ratio increases, so the best event is a ray."""
+    """Return the log of (1-q) kappa + q Phi(z + 1/s), with noise multiplier s and Phi(z) = kappa.
+
+    The likelihood ratio increases with the outcome, so the best event is "the outcome exceeds a threshold".
+    """
     q = phase.sampling_probability
     sampled = math.log(q) + log_success_from_gaussian(1 / phase.noise_multiplier, log_prior)
     return min(0.0, float(np.logaddexp(math.log1p(-q) + log_prior, sampled)))
@@ -148,7 +152,8 @@ def _log_success_of_one_step(phase: Phase, log_prior: float) -> float:
 def _power_of_largest_outcome(phases: tuple[Phase, ...], log_prior: float) -> float:
     """Return the power of the test that rejects for a large outcome in any step: a lower bound on success.
 
-    If it is almost one, so is every upper bound. This case needs no lattice, which would be huge at little noise.
+    If this power is almost one, every upper bound is almost one too. This case needs no lattice, which would be huge at
+    little noise.
     """
     steps = sum(phase.steps for phase in phases)
     level = -float(ndtri_exp(min(log_prior - math.log(steps), -1e-300)))  # union bound: size at most kappa
@@ -171,10 +176,11 @@ def _log_success_on_lattice(phases: tuple[Phase, ...], log_prior: float, accurac
 
 
 def _largest_relevant_loss(phases: tuple[Phase, ...], log_smallest: float) -> float:
-    """Return the loss of one step above which the sum far exceeds every relevant epsilon, whatever the other steps.
+    """Return the privacy loss of one step above which the sum over all steps far exceeds every relevant epsilon.
 
-    The optimal event of Q-mass kappa begins at a loss below -log kappa, and other steps lower the sum by at most their
-    infima. Counting a larger loss as infinite costs a factor of 1 + exp(-24).
+    The optimal event of probability kappa without the record contains the losses above a threshold that is below
+    -log kappa. Other steps lower the sum by at most their infima. Counting a larger loss as infinite raises the bound
+    by a factor of 1 + exp(-24) at most.
     """
     if any(phase.is_full_batch for phase in phases):
         return math.inf

@@ -25,7 +25,7 @@ _SMOOTH_CLIPPING = 1.115  # overhead of smooth clipping in guo2022
 
 
 class SubsampledInformation(NamedTuple):
-    """Factors on the Fisher information of a record that took part in a step.
+    """Factors on the Fisher information of a record that is in the batch of a step; each lies in [0, 1].
 
     Attributes:
         across: Factor in the directions orthogonal to the gradient of the record.
@@ -42,11 +42,13 @@ def subsampled_information(shift: ArrayLike, sampling_probability: float) -> Sub
     .. math:: I = \frac q{s^2}\bigl[h_\perp J^TJ + (h_\parallel - h_\perp) J^Tuu^TJ\bigr], \qquad
               h_\perp = E\,w(z),\; h_\parallel = E\,z^2w(z),\; w(z) = \frac q{q + (1-q)e^{-cz-c^2/2}},\; z\sim N(0,1)
 
-    The release is g + noise of standard deviation s with probability q and the noise alone otherwise. Its score is
-    w J^T(y-g)/s^2 with w the posterior probability that the record took part, and the density times w is q N(g, s^2).
+    Here g is the clipped gradient of the record, J the Jacobian of g by the record, and s the standard deviation of the
+    noise. The release y is g plus noise with probability q, and noise alone otherwise. Its score is w J^T(y-g)/s^2,
+    where w is the posterior probability that the batch contains the record. The density of y times w is q N(g, s^2).
 
     Args:
-        shift: Norm of the clipped gradient over the noise, ``c = |g|/s``; a number or an array.
+        shift: Norm of the clipped gradient divided by the standard deviation of the noise, ``c = |g|/s``; a number or
+            an array.
         sampling_probability: Probability q with which a record enters a batch.
 
     Returns:
@@ -57,12 +59,12 @@ def subsampled_information(shift: ArrayLike, sampling_probability: float) -> Sub
         InvalidInput: If a shift is negative or NaN, or the sampling probability is not in [0, 1].
 
     Assumes: Poisson sampling; the rest of the batch is known. Not knowing it lowers the information further.
-    Guarantee: not below the exact factors, and above them by a relative 1e-12 at most for rates above 1e-15. The
-    factors come from the trapezoidal rule for functions analytic in a strip; its error, the truncated tails and the
-    rounding of every term are added. They are at most 1, equal to q at shift 0, and tend to 1 for large shifts.
-    ``across`` never decreases as the shift grows, up to these margins, by data processing. ``along`` decreases at first
-    for q > 2/3, because it begins as q + q(1-q)(2-3q)c^2. The largest shift is therefore not always the worst case, and
-    each record needs its own factor.
+    Guarantee: not below the exact factors, and above them by a relative 1e-12 at most for q above 1e-15. The
+    factors are computed by the trapezoidal rule for functions that are analytic near the real axis; its error, the
+    truncated tails and the rounding of every term are added. The factors are at most 1, equal to q at shift 0, and tend
+    to 1 for large shifts. ``across`` never decreases as the shift grows, up to these margins, by data processing.
+    ``along`` decreases at first for q > 2/3, because it is about q + q(1-q)(2-3q)c^2 for small c. The largest shift is
+    therefore not always the worst case, and each record needs its own factor.
     Edge cases: q = 1 gives 1, q = 0 gives 0 (nothing is released), an infinite shift gives 1.
     Reference: replaces the factor of Theorem 4, guo2022. Error of the rule: Theorem 5.1,
     `Trefethen and Weideman (2014) <https://doi.org/10.1137/130932132>`_.
@@ -74,7 +76,7 @@ def subsampled_information(shift: ArrayLike, sampling_probability: float) -> Sub
     rate = check_probability("sampling_probability", sampling_probability)
     shifts = np.asarray(shift, dtype=float)
     if np.isnan(shifts).any() or (shifts < 0).any():
-        raise invalid_input("shift", float(shifts[~(shifts >= 0)][0]), ">= 0", "Pass norms over noise_std.")
+        raise invalid_input("shift", float(shifts[~(shifts >= 0)][0]), ">= 0", "Pass norms divided by noise_std.")
     flat = shifts.ravel()
     across, along = np.full(flat.shape, rate), np.full(flat.shape, rate)
     if 0 < rate < 1:
@@ -129,9 +131,12 @@ def guo2022_factor(*, noise_multiplier: float, sampling_probability: float, delt
 def _integrate(
     shifts: Floats, rate: float, band: NDArray[np.intp], largest: float, across: Floats, along: Floats
 ) -> None:
-    """Fill both factors for the shifts in ``band``, none above ``largest``, at most a chunk of nodes at a time."""
-    # Half-width of the strip in which the integrand is analytic and bounded, and the spacing that follows from it. The
-    # poles of w have imaginary part pi/c. Up to 3/4 of that, |1 + t e^(i angle)| >= sin(angle) max(1, t) holds.
+    """Write the factors of the shifts ``shifts[band]`` into ``across`` and ``along``, in chunks of bounded memory.
+
+    No shift in ``band`` is above ``largest``, which determines the spacing of the nodes.
+    """
+    # The integrand is analytic and bounded in the strip |Im z| <= width, which determines the spacing. The poles of w
+    # have imaginary part pi/c. Up to 3/4 of that, |1 + t e^(i angle)| >= sin(angle) max(1, t) holds.
     width = min(_ANGLE / largest, math.sqrt(2 * _EXPONENT))
     spacing = 2 * math.pi * width / (_EXPONENT + width * width / 2)
     count = math.ceil(_REACH / spacing)
@@ -149,9 +154,12 @@ def _integrate(
 
 
 def _add_error_bounds(sums: Floats, c: Floats, rate: float, width: float, spacing: float) -> Floats:
-    """Add the errors of discretisation, truncation and rounding to the sums, which are at most 1.
+    """Return upper bounds: the sums plus the errors of discretisation, truncation and rounding, at most 1.
 
-    |w| <= sqrt(2) min(1, e^(cx+c^2/2) q/(1-q)) in the strip, and the Gaussian grows by e^(width^2/2) at most.
+    The error of the trapezoidal rule follows from the size of the integrand w(z) times the Gaussian density, for
+    complex z = x + iy with |y| <= width. There |w| <= sqrt(2) min(1, e^(cx+c^2/2) q/(1-q)), where w is the function in
+    :func:`subsampled_information`, c the shift and q = ``rate``. The density grows by a factor of e^(width^2/2) at
+    most.
     """
     growth = math.sqrt(2) * math.exp(width * width / 2) * 2 / math.expm1(2 * math.pi * width / spacing)
     tilted = rate / (1 - rate) * np.exp(np.minimum(c * c, 700.0))  # exp overflows at 709; the minimum with 1 follows

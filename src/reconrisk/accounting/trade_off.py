@@ -1,8 +1,9 @@
 r"""Conversion of privacy guarantees to success bounds, in log space.
 
-Each function maps log kappa to an upper bound on log gamma. Gamma is the largest probability, with the record, of an
-event of probability at most kappa without it. It bounds the success of a reconstruction: against any fixed reference
-law an adversary succeeds with probability at most kappa, and gamma is a concave function of kappa.
+Each function maps log kappa to an upper bound on log gamma. Kappa is the prior success. Gamma is the largest
+probability under the law with the record of an event that has probability at most kappa under the law without it. Gamma
+bounds the success of a reconstruction: if the release has the law without the record, an adversary succeeds with
+probability at most kappa. Gamma is a concave function of kappa.
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ def log_success_from_renyi(orders: Array, epsilons: Array, log_prior: float) -> 
     Returns:
         The natural logarithm of :math:`\gamma`.
 
-    Assumes: the divergences of the law with the record from that without it, and in the other direction, are bounded.
+    Assumes: ``epsilons`` bound the divergence of the law with the record from the law without it, and the divergence in
+    the other direction.
     Guarantee: never above (kappa e^epsilon)^((a-1)/a), which keeps the first term only.
 
     >>> round(math.exp(log_success_from_renyi(np.array([2.0, 3.0]), np.array([1.0, 1.5]), math.log(0.1))), 4)

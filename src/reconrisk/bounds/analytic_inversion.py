@@ -48,6 +48,8 @@ def analytic_inversion_ncc(
     .. math:: \mathrm{NCC} = \sqrt{\frac1{1 + v/\mathrm{Var}\,x}} \le \sqrt{\frac1{1 + \sigma^2 d}}, \quad
               v = \sigma^2 \|x\|^2 / k
 
+    Here x is the record, Var x the variance of its entries, and v the variance of the error in each value.
+
     Args:
         mechanism: Mechanism with one phase, described by its noise (:math:`\sigma`).
         dimension: Number of values in a record (d), at least 2.
@@ -77,7 +79,7 @@ def analytic_inversion_ncc(
     """
     level = check_real("confidence", confidence)
     if not 0 < level < 1:
-        raise invalid_input("confidence", level, "in (0, 1)")
+        raise invalid_input("confidence", level, "in (0, 1)", "Pass 0.95, for example.")
     signal = _signal_to_noise(mechanism, dimension, norm, variance, observations)
     value = signal / math.hypot(signal, math.sqrt(dimension))  # 1 / sqrt(1 + d / signal^2) without overflow
     # The interval holds level of the mass, with equal tails on both sides.
@@ -124,7 +126,7 @@ def ncc_exceedance(
 def _signal_to_noise(
     mechanism: Mechanism, dimension: int, norm: float, variance: float | None, observations: int
 ) -> float:
-    """Length of the centred record in units of the noise of the estimate."""
+    """Norm of the record minus its mean, divided by the standard deviation of the noise of the estimate."""
     noise_multiplier, _ = one_phase(mechanism)
     size = check_whole("dimension", dimension, minimum=2, remedy="One entry has no correlation.")
     check_positive("norm", norm)
@@ -132,7 +134,7 @@ def _signal_to_noise(
     spread = largest if variance is None else check_positive("variance", variance)
     if spread > largest * (1 + 1e-9):  # tolerance for a variance that was computed from the same record
         raise invalid_input(
-            "variance", spread, f"<= {largest:.6g} = norm^2 / dimension", "Pass the variance of the entries."
+            "variance", spread, f"<= {largest:.6g}, which is norm^2 / dimension", "Pass the variance of the entries."
         )
     signal = math.sqrt(check_whole("observations", observations)) * (math.sqrt(spread) / norm) / noise_multiplier
     return math.sqrt(size) * signal
@@ -242,10 +244,10 @@ class ChiSquareLaw(Law):
 @serializable("run-law")
 @dataclass(frozen=True, repr=False)
 class RunLaw(Law):
-    """Error law of the average over all releases of a run that contain the record.
+    """Error law of the average over all releases of a training run that contain the record.
 
-    A run in which no release contains the record is a failure. The average over k releases has variance ``variance /
-    k``.
+    A release that contains the record is called a hit. A run without a hit is a failure. The average over k hits has
+    the variance ``variance / k``.
 
     Attributes:
         attack: Name of the attack.
@@ -352,8 +354,9 @@ def analytic_inversion_law(mechanism: Mechanism, *, dimension: int, norm: float,
         InvalidInput: If an argument is not positive, if ``observations`` exceeds the steps of the mechanism, or if the
             mechanism has several phases.
 
-    Assumes: clipping binds (see :func:`neurons_needed`), unit loss weights, no bias gradient, the norm is known, and
-    the attacker recognises the ``observations`` releases that contain the record.
+    Assumes: the gradient of every record is clipped (see :func:`neurons_needed`), the training loss has slope 1 in
+    every neuron, no bias gradient is released, the attacker knows the norm, and the attacker recognises the
+    ``observations`` releases that contain the record.
     Guarantee: none. It is the law of one attack. riess2025 calls it a bound on any reconstruction, but it bounds only
     translation-equivariant attacks. A constant guess or shrinkage can succeed far more often;
     :func:`reconrisk.bounds.known_norm.from_scratch_success` is the guarantee, and it can be far larger.
@@ -413,8 +416,8 @@ def training_run_law(
             phases.
 
     Assumes: as :func:`analytic_inversion_law`; the attacker recognises every release of the record.
-    Guarantee: none; see :func:`analytic_inversion_law`. riess2025 prints the weights as C(K,k)/n^K, which sum to
-    (2/n)^K.
+    Guarantee: none; see :func:`analytic_inversion_law`. The weights as printed in riess2025 are C(K,k)/n^K, which sum
+    to (2/n)^K instead of 1.
     Edge cases: certain hits give the law of K observations.
     Reference: Section IV-C, riess2025, corrected.
 
@@ -429,7 +432,7 @@ def training_run_law(
         probability=hits.probability if hit_probability is None else hit_probability,
     )
     if hits.probability == 0:
-        raise invalid_input("hit_probability", 0.0, "> 0", "With probability 0 no release contains the record.")
+        raise invalid_input("hit_probability", 0.0, "> 0", "Pass the probability that a release contains the record.")
     check_positive("norm", norm, _NORM_REMEDY)
     variance = (noise_multiplier * norm) * (noise_multiplier * norm)
     attack = f"{ATTACK}, averaged over the hits in {hits.attempts} attempts"
@@ -467,7 +470,7 @@ def noise_multiplier_from_success(
             threshold is given, or if another argument is not positive.
 
     Assumes: as :func:`analytic_inversion_law`.
-    Guarantee: none against other attacks; it calibrates to this one.
+    Guarantee: none against other attacks; the noise is calibrated to riess2025's attack only.
     Reference: Corollary IV.11 solved for the noise, riess2025.
 
     >>> round(noise_multiplier_from_success(0.122, dimension=4, norm=2.0, mse=0.012), 3)
@@ -476,7 +479,7 @@ def noise_multiplier_from_success(
     check_probability("success_probability", success_probability)
     if not 0 < success_probability < 1:
         raise invalid_input(
-            "success_probability", success_probability, "in (0, 1)", "0 needs infinite noise, 1 needs none."
+            "success_probability", success_probability, "in (0, 1)", "Pass a number above 0 and below 1."
         )
     # An error of exactly zero has probability zero at every noise level, so no noise multiplier would solve it.
     threshold = check_positive("mse", mse_threshold(mse=mse, psnr=psnr, data_range=data_range))
@@ -487,12 +490,12 @@ def noise_multiplier_from_success(
 
 
 def neurons_needed(clip_norm: float, *, norm: float) -> int:
-    r"""Number of neurons of riess2025's linear layer at which clipping binds for every record.
+    r"""Smallest number of neurons of riess2025's linear layer at which the gradient of every record is clipped.
 
     .. math:: M = \max\bigl(1, \lceil (C/\|x\|_{\min})^2 \rceil\bigr)
 
-    The gradient of M neurons with unit weights has norm :math:`\sqrt M \|x\|`. Equation 16 of riess2025 prints the
-    ratio unsquared.
+    The gradient of M neurons with unit weights has norm :math:`\sqrt M \|x\|`. In equation 16 as printed in riess2025
+    the ratio is not squared.
 
     Args:
         clip_norm: Clip norm used in training (C).

@@ -24,7 +24,7 @@ _NUDGES = 40  # 2^40 times 1e-9 is far beyond the accuracy of the solvers
 
 
 class Adjust(Enum):
-    """Setting of the training that calibration may change."""
+    """Setting of the training run that calibration may change."""
 
     # The values are the names of the parameters of dp_sgd.
     NOISE_MULTIPLIER = "noise_multiplier"
@@ -38,7 +38,7 @@ class Calibration(Result):
     """A mechanism that meets every stated risk, with the guarantees that show it.
 
     Attributes:
-        mechanism: The training with the adjusted setting.
+        mechanism: Mechanism of the training run with the adjusted setting.
         adjusted: The setting that was adjusted.
         value: Value of that setting. For a schedule it is the value of the first phase; later phases keep their ratio
             to it.
@@ -63,7 +63,7 @@ class Calibration(Result):
 
     @property
     def value_text(self) -> str:
-        """Adjusted setting as text, rounded to the safe side, so that it can be typed in again."""
+        """Adjusted setting as text, rounded to the safe side; a user can type it as the setting of a training run."""
         if self.adjusted is Adjust.STEPS:
             return f"{int(self.value)}" + (" or more" if self.value >= _MOST_STEPS else "")
         if self.adjusted is Adjust.NOISE_MULTIPLIER:
@@ -103,7 +103,7 @@ class Calibration(Result):
 
     @property
     def is_private(self) -> bool:
-        """False: it follows from stated settings."""
+        """False, because a calibration follows from public settings alone."""
         return False
 
 
@@ -117,7 +117,7 @@ def calibrate(
     """Find the smallest noise multiplier, or largest steps or sampling probability, that meets every risk.
 
     Args:
-        mechanism: Training whose other settings stay fixed. Its own value of the adjusted setting does not matter.
+        mechanism: Mechanism of the training run. Its value of the adjusted setting is ignored, the others stay fixed.
         risks: Risks to meet, from :mod:`reconrisk.bounds.risks`.
         adjust: Setting to change: ``"noise_multiplier"``, ``"steps"`` or ``"sampling_probability"``.
         delta: Probability at which the resulting epsilon is reported; it does not affect the calibration.
@@ -150,7 +150,7 @@ def calibrate(
         raise invalid_input("risks", risks, "to be a list of risks", remedy)
     check_not_empty("risks", risks, remedy)
     if not 0 < check_probability("delta", delta) < 1:
-        raise invalid_input("delta", delta, "in (0, 1)")
+        raise invalid_input("delta", delta, "in (0, 1)", "Pass 1e-5, for example.")
     adjustable = _Adjustable.from_mechanism(mechanism, setting)
     values = [adjustable.solve(risk) for risk in risks]
     # Every risk falls with more noise, fewer steps and rarer sampling, so the strictest value meets all of them.
@@ -199,10 +199,10 @@ class _Adjustable:
         parts = mechanism.mechanisms if isinstance(mechanism, Composed) else (mechanism,)
         phases = [part for part in parts if isinstance(part, NoisePhase)]
         if len(phases) < len(parts):
-            remedy = "Pass dp_sgd(...), or Composed of several."
-            raise invalid_input("mechanism", mechanism, "to be a training with Gaussian noise", remedy)
+            remedy = "Pass dp_sgd(...), or Composed((dp_sgd(...), dp_sgd(...)))."
+            raise invalid_input("mechanism", mechanism, "to describe a training run with Gaussian noise", remedy)
         if len(phases) > 1 and setting is not Adjust.NOISE_MULTIPLIER:
-            raise invalid_input("adjust", setting.value, "to be noise_multiplier for a schedule of several phases")
+            raise invalid_input("adjust", setting.value, "to be 'noise_multiplier' for a mechanism of several phases")
         return cls(setting, tuple(map(_Settings.from_phase, phases)))
 
     @property

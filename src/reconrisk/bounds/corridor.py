@@ -46,7 +46,7 @@ class SimpleGuesses(Result):
     Attributes:
         mse: Largest mean squared error that counts as success.
         zero_guess_mse: Error of guessing zero; exact for the norm.
-        centre_guess_mse: Largest error of guessing the middle, over records in a box of the data range.
+        centre_guess_mse: Largest error of guessing the middle of the data range for every value.
         attack_mse: Expected error of riess2025's attack.
         attack_success: Success probability of riess2025's attack.
         shrinkage_mse: Expected error of James-Stein shrinkage.
@@ -129,8 +129,8 @@ def compare_simple_guesses(
     Raises:
         InvalidInput: If not exactly one threshold is given, or if another argument is out of range.
 
-    Assumes: as :func:`reconrisk.bounds.analytic_inversion.analytic_inversion_law`; for the mid-range guess, records in
-    a box of side ``data_range``.
+    Assumes: as :func:`reconrisk.bounds.analytic_inversion.analytic_inversion_law`; for the mid-range guess, all values
+    lie in a known range of width ``data_range``.
     Guarantee: none; these are attackers, and others may beat the best of them.
     Edge cases: below three dimensions shrinkage does not help and equals the attack.
     Reference: `James and Stein (1961) <https://projecteuclid.org/euclid.bsmsp/1200512173>`_.
@@ -277,7 +277,7 @@ class RiskCorridor(Result):
 
     @property
     def crossover_mse(self) -> float:
-        """Error at which the attack's success equals that of identification: the error discount."""
+        """Error at which the success of the attack equals the bound on identification: the error discount."""
         return self.error_discount
 
     @property
@@ -399,7 +399,8 @@ def risk(
         InvalidInput: If not exactly one threshold is given, or if another argument is out of range.
 
     Assumes: the assumptions of the two guarantees; each lists its own.
-    Guarantee: the two ends are guarantees with their own scopes. Attack and interior are not, and their labels say so.
+    Guarantee: the two ends are guarantees with their own scopes. Attack and interior are no guarantees, and tables name
+    their kind of evidence.
     Edge cases: the from-scratch end may be larger than the identification end, because a permissive threshold is easier
     than naming a record (riess2025, Section V-A). The law of the attack crosses the identification end at the error
     discount.
@@ -490,10 +491,11 @@ def crossover_mse(*, success: float, prior_success: float, dimension: int, norm:
     .. math:: \eta^* = \frac{2 \sigma^2 \|x\|^2}{d} P^{-1}\bigl(\tfrac d2, \gamma\bigr), \quad
               \sigma = 1 / (\Phi^{-1}(\gamma) - \Phi^{-1}(\kappa))
 
-    for one Gaussian release that holds identification from a prior success of kappa at gamma.
+    Here :math:`\sigma` is the noise multiplier at which identification with the prior success :math:`\kappa` succeeds
+    with probability :math:`\gamma` from one Gaussian release.
 
     Args:
-        success: Success probability at which both are held (:math:`\gamma`).
+        success: Success probability to which both the attack and identification are limited (:math:`\gamma`).
         prior_success: Success probability of identification without the release (:math:`\kappa`).
         dimension: Number of values in a record (d).
         norm: Euclidean norm of the record.
@@ -511,7 +513,9 @@ def crossover_mse(*, success: float, prior_success: float, dimension: int, norm:
     """
     check_positive("norm", norm)
     if not 0 < check_probability("prior_success", prior_success) < check_probability("success", success) < 1:
-        raise invalid_input("success", success, f"in (prior_success, 1) = ({prior_success}, 1)")
+        raise invalid_input(
+            "success", success, f"in ({prior_success}, 1)", "Pass a number above prior_success and below 1."
+        )
     noise = 1 / float(ndtri(success) - ndtri(prior_success))  # solves gamma = Phi(Phi^-1(kappa) + 1 / sigma)
     shape = check_whole("dimension", dimension) / 2
     return (noise * norm) ** 2 / shape * log_gammainc_inverse(shape, math.log(success))
@@ -578,7 +582,7 @@ def risk_surface(
 
 
 def _law(mechanism: NoiseMechanism, dimension: int, norm: float) -> Law:
-    """Law of the attack over the whole training; several phases count as one that releases at least as much."""
+    """Law of the attack over the training run; several phases are replaced by one that releases at least as much."""
     noise, hits = dominating_phase(mechanism)
     one = Gaussian(noise_multiplier=noise)
     if hits.attempts == 1 and hits.probability == 1:
@@ -604,7 +608,7 @@ def _interior_log_successes(
 
 
 def format_probability(log_probability: float) -> str:
-    """Format a probability for reading, rounded up; a power of ten if it is too small for a float.
+    """Format a probability rounded up; as a power of ten if it is too small for a float.
 
     Args:
         log_probability: Natural logarithm of the probability.

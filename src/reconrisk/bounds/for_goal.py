@@ -48,8 +48,8 @@ class BoundResult:
 
     Attributes:
         guarantee: The guarantee.
-        is_about_targets: True if it bounds the success of attacks on the targets of the query.
-        why: Reason why it does or does not.
+        is_about_targets: True if the guarantee bounds the success of attacks on the targets of the query.
+        why: Reason for the value of ``is_about_targets``, as a text.
     """
 
     guarantee: Guarantee

@@ -51,7 +51,7 @@ def gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float
     Assumes: the release is x + N(0, v I) with v fixed and known. For the normalised release of riess2025 the value is
     only an estimate, because there the noise scales with the unknown norm.
     Guarantee: attained by the posterior mean. Tends to the law of riess2025's attack as the prior widens, and to the
-    success without a release as the noise grows. Nonincreasing in both standard deviations.
+    success without a release as the noise grows. Nonincreasing in ``noise_std`` and ``prior_std``.
     Edge cases: ``mse = 0`` gives 0; ``log_value`` represents probabilities below the smallest float.
     Reference: ours.
 
@@ -140,7 +140,9 @@ def linear_gaussian_success(
 def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) -> Floats:
     r"""Eigenvalues of the posterior covariance of a linear Gaussian release, rounded down.
 
-    .. math:: (S^{-1} + I)^{-1} = S^{1/2} (1 + S^{1/2} I S^{1/2})^{-1} S^{1/2}
+    .. math:: (S^{-1} + I)^{-1} = S^{1/2} (E + S^{1/2} I S^{1/2})^{-1} S^{1/2}
+
+    Here S is the covariance of the prior, I the information of the release, and E the identity matrix.
 
     Args:
         information: The matrix :math:`J^T \Sigma^{-1} J`, or its diagonal as a vector.
@@ -166,7 +168,7 @@ def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) 
     if released.ndim == 1 and prior.ndim == 1:
         values = nonnegative_array("information", released, dimensions=(1,))
         with np.errstate(over="ignore"):  # an infinite product leaves no variance
-            # Rounded down by more than the rounding error: a smaller variance can only raise the success.
+            # Rounded down by more than the rounding error: a smaller variance never lowers the success, an upper bound.
             return np.asarray(prior / (1 + prior * values) * (1 - 4 * _EPSILON))
     matrix = square_matrix("information", released)
     nonnegative_eigenvalues("information", matrix, remedy="Pass J^T Sigma^-1 J.")
@@ -184,7 +186,7 @@ def _nonnegative_prior(prior_covariance: ArrayLike, dimension: int) -> Floats:
     if prior.ndim == 0:
         prior = np.full(dimension, float(prior))
     if len(prior) != dimension:
-        raise invalid_input("prior_covariance.shape", prior.shape, f"to match information of dimension {dimension}")
+        raise invalid_input("prior_covariance.shape", prior.shape, f"to have {dimension} rows, as information has")
     return nonnegative_array("prior_covariance", prior, dimensions=(1,)) if prior.ndim == 1 else prior
 
 

@@ -42,9 +42,10 @@ def from_scratch_success(
     .. math:: \gamma = E_z\, P\Bigl(\tfrac{d-1}2, \tfrac{\max(0, 1 + \sigma z)^2 t^2}{2 \sigma^2}\Bigr), \quad
               t = \tan\arcsin(\rho/r), \quad \rho = \sqrt{d \eta} < r
 
-    Here P is the regularised lower incomplete gamma function; the bound is 1 if :math:`\rho \ge r`. An estimate
-    succeeds on a cap of the sphere of half-angle at most arcsin(rho/r). The posterior density falls with the angle from
-    y, so the best cap is centred on y. The estimate :math:`\sqrt{r^2-\rho^2}\, y/\|y\|` attains the bound.
+    Here P is the regularised lower incomplete gamma function, :math:`\sigma` the noise multiplier, z standard normal,
+    and y the noisy release. The bound is 1 if :math:`\rho \ge r`. An estimate succeeds on a cap of the sphere of
+    half-angle at most arcsin(rho/r). The posterior density falls with the angle from y, so the best cap is centred on
+    y. The estimate :math:`\sqrt{r^2-\rho^2}\, y/\|y\|` attains the bound.
 
     Several releases: T releases are worth one with noise sigma / sqrt(T). Under Poisson sampling the adversary is given
     the steps that contain the record, and the bound averages over their binomial number. Several sampled phases count
@@ -68,13 +69,14 @@ def from_scratch_success(
     Assumes: each release that contains the record is, after division by the clip norm, the release of riess2025's
     attack, :math:`x/\|x\| + N(0, \sigma^2 I)`. An adversary who plants another first layer causes the release of
     another function of x, which this bound does not cover.
-    Guarantee: no adversary exceeds it on average over uniform directions, nor on its least favourable direction.
-    Without sampling it exceeds the exact value by less than a relative 1e-9. With sampling and more than 1000 steps it
-    equals the value at up to 0.05 % less noise. Nonincreasing in noise and norm; nondecreasing in steps, sampling
-    probability and threshold.
+    Guarantee: no adversary exceeds the bound on average over uniform directions of the record, nor in the direction
+    that is least favourable to the adversary. Without sampling it exceeds the exact value by less than a relative 1e-9.
+    With sampling and more than 1000 steps it equals the value at up to 0.05 % less noise. Nonincreasing in noise and
+    norm; nondecreasing in steps, sampling probability and threshold.
     Edge cases: ``mse = 0`` gives 0 in two or more dimensions. In one dimension only the sign is unknown and the bound
     is Phi(sqrt(T)/sigma). ``log_value`` represents probabilities below the smallest float.
-    Reference: ours; the threat model is that of riess2025, whose Corollary IV.6 is not a bound for it.
+    Reference: ours, for the threat model of riess2025. Corollary IV.6 of riess2025 is not a bound for this threat
+    model.
 
     >>> from reconrisk.core.mechanism import Gaussian
     >>> bound = from_scratch_success(Gaussian(noise_multiplier=0.1), dimension=4, norm=2.0, mse=0.3 * 0.04)

@@ -1,7 +1,7 @@
 """Best success probability without any release (kappa), for common priors on the target.
 
-:func:`_log_ball_in_box` computes the mass of a ball around the centre of a box, in log space and rounded up. A uniform
-prior on pixels needs it.
+:func:`_log_ball_in_box` computes the share of a box that a ball around its centre covers, in log space and rounded up.
+:func:`uniform_box`, the uniform prior on pixels, uses it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from scipy.special import erf, gammaln
 
 from reconrisk.bounds.numerics.chi_square import log_gammainc
 from reconrisk.bounds.numerics.matrices import finite_array
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Estimate, format_rounded_up, probability_from_log
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
@@ -61,7 +62,7 @@ def _log_ball_in_box(sides: Floats, radius: float) -> float:
 
 
 def _log_volume_ratio(sides: Floats, radius: float) -> float:
-    """Log ratio of the volumes of ball and box: an upper bound at every radius, but positive for large radii."""
+    """Log of the volume of the ball divided by the volume of the box: an upper bound, above 0 for large radii."""
     d = len(sides)
     return float(d / 2 * math.log(math.pi) + d * math.log(radius) - gammaln(d / 2 + 1) - np.log(sides).sum())
 
@@ -141,8 +142,8 @@ class PriorSuccess(Result):
 
     Attributes:
         log_value: Natural logarithm of the probability.
-        belief: Description of the prior.
-        exact: False if only an upper bound is known.
+        belief: Description of the prior, as a text for reports.
+        exact: True if ``log_value`` is exact, False if it is an upper bound.
     """
 
     log_value: float
@@ -151,7 +152,7 @@ class PriorSuccess(Result):
 
     def __post_init__(self) -> None:
         if not check_real("log_value", self.log_value) <= 0:
-            raise invalid_input("log_value", self.log_value, "<= 0", "It is the logarithm of a probability.")
+            raise invalid_input("log_value", self.log_value, "<= 0", "Pass the natural logarithm of a probability.")
 
     @property
     def value(self) -> float:
@@ -251,7 +252,7 @@ def uniform_box(*, sides: ArrayLike, mse: float, dimension: int | None = None) -
         widths = np.full(check_whole("dimension", dimension), float(widths[0]))
     if widths.ndim != 1 or (dimension is not None and len(widths) != dimension):
         raise invalid_input(
-            "sides", widths.shape, f"to be one width, or one for each of dimension={dimension} coordinates"
+            "sides.shape", widths.shape, f"to be () or ({dimension},): one width, or one for each coordinate"
         )
     if not (np.isfinite(widths).all() and (widths > 0).all()):
         raise invalid_input("sides", widths.tolist()[:8], "to be finite and > 0")
@@ -276,7 +277,7 @@ def gaussian(*, dimension: int, prior_std: float, mse: float) -> PriorSuccess:
         InvalidInput: If ``dimension`` or ``prior_std`` is not positive, or ``mse`` is negative.
 
     Guarantee: exact to a relative 1e-9, rounded up.
-    Reference: Proposition 7, balle2022, which prints an upper bound on this probability.
+    Reference: Proposition 7, balle2022, which states an upper bound on this probability.
 
     >>> round(gaussian(dimension=2, prior_std=1.0, mse=0.1).value, 6)
     0.095163
@@ -295,11 +296,12 @@ def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, ms
     .. math:: \kappa = \max_i w_i \;(\eta = 0), \qquad
               \kappa \le \max_i \sum_j w_j 1[|z_i - z_j| \le 2\sqrt{d\eta}] \;(\eta > 0)
 
-    For :math:`\eta > 0` it is an upper bound: all candidates within :math:`\sqrt{d\eta}` of a guess lie within twice
-    that distance of each of them.
+    Here :math:`z_i` are the candidates with d values and :math:`w_i` their probabilities. For :math:`\eta > 0` the
+    value is an upper bound: candidates within :math:`\sqrt{d\eta}` of one guess lie within twice that distance of each
+    other.
 
     Args:
-        weights: Probability of each candidate; they sum to one.
+        weights: Probability of each candidate; the probabilities sum to one.
         candidates: One row of values for each candidate; required if ``mse`` is above 0.
         mse: Largest mean squared error that counts as success (:math:`\eta`); 0 asks for the exact candidate.
 
@@ -319,7 +321,7 @@ def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, ms
     if masses.ndim != 1 or not len(masses) or not (np.isfinite(masses).all() and (masses >= 0).all()):
         raise invalid_input("weights", masses.tolist(), "to be nonnegative numbers, one for each candidate")
     if not math.isclose(float(masses.sum()), 1.0, rel_tol=1e-9):
-        raise invalid_input("weights", float(masses.sum()), "to sum to 1", "Divide them by their sum.")
+        raise invalid_input("sum(weights)", float(masses.sum()), "to be 1", "Divide the weights by their sum.")
     check_nonnegative("mse", mse)
     belief = f"one of {len(masses)} candidates"
     if mse == 0:
@@ -330,7 +332,7 @@ def candidate_set(weights: ArrayLike, *, candidates: ArrayLike | None = None, ms
         )
     points = _rows("candidates", candidates)
     if len(points) != len(masses):
-        raise invalid_input("candidates", len(points), f"to have one row for each of {len(masses)} weights")
+        raise invalid_input("len(candidates)", len(points), f"to equal len(weights)={len(masses)}")
     reach = 2 * math.sqrt(points.shape[1] * mse)
     return PriorSuccess(
         min(0.0, math.log(float(_mass_within(points, points, masses, reach).max()))), belief, exact=False
@@ -342,9 +344,10 @@ def empirical(sample: ArrayLike, *, mse: float, confidence: float = 0.95) -> Est
 
     .. math:: \kappa \le \sqrt{P(|Z - Z'| \le 2\sqrt{d\eta})}
 
-    A confidence limit at the best guess seen would not cover the supremum over guesses. The upper end therefore uses
-    the root above, with a Clopper-Pearson limit over disjoint pairs of rows. The lower end picks the best guess among
-    the first half of the sample and tests it on the second half.
+    Here Z and Z' are independent draws from the prior, and d is the number of values in a record. A confidence limit
+    for the best guess in the sample would not cover the supremum over all guesses. The upper end therefore uses the
+    root above, with a Clopper-Pearson limit over disjoint pairs of rows. The lower end picks the best guess among the
+    first half of the sample and tests it on the second half.
 
     Args:
         sample: Independent draws from the prior, one row each; at least four.
@@ -368,7 +371,7 @@ def empirical(sample: ArrayLike, *, mse: float, confidence: float = 0.95) -> Est
     """
     rows = _rows("sample", sample)
     if len(rows) < 4:
-        raise invalid_input("sample", len(rows), "to have at least 4 rows", "Each half of the sample needs two rows.")
+        raise invalid_input("len(sample)", len(rows), ">= 4", "Pass at least two rows for each half of the sample.")
     check_nonnegative("mse", mse)
     reach = math.sqrt(rows.shape[1] * mse)
     half = len(rows) // 2
@@ -405,7 +408,7 @@ def _rows(name: str, values: ArrayLike) -> Floats:
     if rows.ndim < 2 or not rows.size:
         raise invalid_input(f"{name}.shape", rows.shape, "to be (records, values)", "Reshape each record to one row.")
     if not np.isfinite(rows).all():
-        raise invalid_input(name, "it has NaN or infinities", "to be finite", "Remove such records.")
+        raise InvalidInput(f"Expected {name} to be finite, found NaN or infinities. Remove such records.")
     return rows.reshape(len(rows), -1)
 
 

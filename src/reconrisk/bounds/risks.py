@@ -29,7 +29,7 @@ _LEAST_ROOM = 1e-9  # relative, in logarithms: solvers cannot distinguish a clos
 @serializable("identification-risk")
 @dataclass(frozen=True)
 class Identification:
-    """Risk that an adversary with a prior identifies the target, or reconstructs it within a criterion.
+    """Risk that an adversary with a prior identifies the target, or reconstructs it well enough to count as success.
 
     Attributes:
         log_prior_success: Natural logarithm of the best success probability without the release.
@@ -41,13 +41,14 @@ class Identification:
 
     def __post_init__(self) -> None:
         if not check_real("log_prior_success", self.log_prior_success) <= 0:
-            raise invalid_input("log_prior_success", self.log_prior_success, "<= 0")
+            remedy = "Pass the natural logarithm of a probability."
+            raise invalid_input("log_prior_success", self.log_prior_success, "<= 0", remedy)
         prior = probability_from_log(self.log_prior_success)
         # The smallest float replaces at_most = 0, which has no logarithm and always fails the test below.
         room = math.log(check_probability("at_most", self.at_most) or math.ulp(0.0)) - self.log_prior_success
         if room <= _LEAST_ROOM * max(1.0, -self.log_prior_success) or self.at_most == 1:
-            remedy = f"Guessing alone succeeds with {prior:.6g}: allow more than that, and less than 1."
-            raise invalid_input("at_most", self.at_most, f"in (prior_success, 1) = ({prior:.6g}, 1)", remedy)
+            remedy = f"Pass a number above {prior:.6g}, the success of guessing alone, and below 1."
+            raise invalid_input("at_most", self.at_most, f"in ({prior:.6g}, 1)", remedy)
 
     @property
     def limit(self) -> float:
@@ -67,7 +68,7 @@ class Identification:
 @serializable("from-scratch-risk")
 @dataclass(frozen=True)
 class FromScratch:
-    """Risk that an adversary who knows only the norm reconstructs the target within a mean squared error.
+    """Risk that an adversary who knows only the norm of the target reconstructs it within a mean squared error.
 
     Attributes:
         dimension: Number of values in a record.
@@ -85,11 +86,14 @@ class FromScratch:
         object.__setattr__(self, "dimension", check_whole("dimension", self.dimension))
         check_positive("norm", self.norm, "Pass the smallest norm of any record.")
         if not 0 < check_probability("at_most", self.at_most) < 1:
-            raise invalid_input("at_most", self.at_most, "in (0, 1)")
+            raise invalid_input("at_most", self.at_most, "in (0, 1)", "Pass 0.01 for 1%, for example.")
         zero_guess = self.norm * self.norm / self.dimension
         if check_nonnegative("mse", self.mse) >= zero_guess:
             raise invalid_input(
-                "mse", self.mse, f"< norm^2/dimension = {zero_guess:.6g}", "Guessing zero reaches that error."
+                "mse",
+                self.mse,
+                f"< {zero_guess:.6g}, which is norm^2/dimension",
+                "Pass a smaller mse: guessing zero reaches that error.",
             )
 
     @property
@@ -114,7 +118,7 @@ class UnbiasedError:
 
     Attributes:
         at_least: Smallest acceptable mean squared error of unbiased estimates.
-        diameters: Widths of the box that contains the records.
+        diameters: Width of the range of each value (largest minus smallest); one number stands for all values.
     """
 
     at_least: float
@@ -122,14 +126,17 @@ class UnbiasedError:
 
     def __post_init__(self) -> None:
         if not self.diameters:
-            raise invalid_input("diameters", self.diameters, "to hold at least one width")
+            raise invalid_input("diameters", self.diameters, "to have at least one width")
         for width in self.diameters:
             check_positive("diameters", width, "Pass the width of the range of each value.")
         # Error of guessing the centre of the box, which no noise can push an attacker above.
         centre_guess = sum(width * width for width in self.diameters) / (4 * len(self.diameters))
         if not 0 < check_real("at_least", self.at_least) < centre_guess:
             raise invalid_input(
-                "at_least", self.at_least, f"in (0, {centre_guess:.6g})", "A constant guess reaches the upper end."
+                "at_least",
+                self.at_least,
+                f"in (0, {centre_guess:.6g})",
+                "Pass a number below the error of a constant guess, the upper end.",
             )
 
     @property
@@ -182,7 +189,12 @@ def identification(
     """
     given = (candidates, prior_success, log_prior_success)
     if sum(item is not None for item in given) != 1:
-        raise invalid_input("(candidates, prior_success, log_prior_success)", given, "to hold exactly one value")
+        raise invalid_input(
+            "(candidates, prior_success, log_prior_success)",
+            given,
+            "to have exactly one value",
+            "Pass one of the three arguments.",
+        )
     if candidates is not None:
         return Identification(-math.log(check_whole("candidates", candidates, minimum=2)), at_most)
     if isinstance(prior_success, PriorSuccess):
@@ -203,7 +215,7 @@ def from_scratch(
     psnr: float | None = None,
     data_range: float = 1.0,
 ) -> FromScratch:
-    """State the risk that an adversary who knows only the norm reconstructs the target.
+    """State the risk that an adversary who knows only the norm of the target reconstructs it.
 
     Args:
         at_most: Largest acceptable success probability.
@@ -234,7 +246,7 @@ def unbiased_mse(*, at_least: float, diameters: float | tuple[float, ...] = 1.0)
 
     Args:
         at_least: Smallest acceptable mean squared error of unbiased estimates.
-        diameters: Widths of the box that contains the records; one number for equal widths.
+        diameters: Width of the range of each value (largest minus smallest); one number for equal widths.
 
     Returns:
         The risk, for :func:`reconrisk.bounds.calibration.calibrate`.
@@ -242,7 +254,7 @@ def unbiased_mse(*, at_least: float, diameters: float | tuple[float, ...] = 1.0)
     Raises:
         InvalidInput: If a width is not positive, or if ``at_least`` is not below the error of a constant guess.
 
-    Assumes: records lie in a box of these widths.
+    Assumes: each value of a record lies in a known range of this width.
     Reference: Theorem 1, guo2022.
 
     >>> print(unbiased_mse(at_least=0.05))
@@ -254,17 +266,17 @@ def unbiased_mse(*, at_least: float, diameters: float | tuple[float, ...] = 1.0)
 
 
 def risk_level(guarantee: Guarantee) -> float:
-    """Return the value of a guarantee on the scale of ``limit``, on which smaller is safer.
+    """Return the value of a guarantee on the scale of the attribute ``limit`` of risks, on which smaller is safer.
 
     Args:
-        guarantee: Guarantee that :meth:`Identification.guarantee` or one of its siblings returned.
+        guarantee: Guarantee that the method ``guarantee`` of a risk returned.
 
     Returns:
         Logarithm of a success probability, or negative logarithm of an error.
 
     >>> from reconrisk.core.mechanism import Gaussian
-    >>> demand = unbiased_mse(at_least=0.05)
-    >>> risk_level(demand.guarantee(Gaussian(noise_multiplier=2.0))) <= demand.limit
+    >>> risk = unbiased_mse(at_least=0.05)
+    >>> risk_level(risk.guarantee(Gaussian(noise_multiplier=2.0))) <= risk.limit
     True
     """
     if guarantee.log_value is not None:  # success probabilities carry their logarithm, errors do not

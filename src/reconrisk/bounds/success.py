@@ -61,8 +61,8 @@ def success_upper_bound(
 
     .. math:: \gamma = \sup\{P(E): Q(E) \le \kappa\}
 
-    Here P is the law of the release with the record, and Q the law without it (or with another record). The bound uses
-    the tightest known formula for each kind of mechanism:
+    Here E is an event, P the law of the release with the record, and Q the law without it (or with another record). The
+    bound uses the tightest known formula for each kind of mechanism. mu is the parameter of Gaussian DP:
 
     ==================================  =====================================================================
     Gaussian, full batch, Gaussian DP   Phi(Phi^-1(kappa) + mu)
@@ -109,7 +109,7 @@ def success_upper_bound(
     rule = _RULES.get(type(mechanism))
     if rule is None:
         known = ", ".join(kind.__name__ for kind in _RULES)
-        raise invalid_input("mechanism", mechanism, f"to be one of {known}", "Convert DpEvents with from_event.")
+        raise invalid_input("mechanism", mechanism, f"to be one of {known}", "Convert a DpEvent with from_event.")
     bound = rule(mechanism, log_prior, accuracy)
     log_success = min(0.0, max(bound.log_success, log_prior))  # ignoring the release reaches the prior
     return Guarantee(
@@ -153,10 +153,10 @@ def dp_from_reconstruction_robustness(success: float, *, epsilon: float) -> Appr
     check_nonnegative("epsilon", epsilon)
     least = 1 / (1 + math.exp(-epsilon))
     if success < least * (1 - 1e-12):  # tolerance for a value that the caller computed by another formula
-        remedy = f"Naming the likelier record succeeds with {least!r} at this epsilon."
-        raise invalid_input("success", success, f">= e^epsilon/(e^epsilon + 1) = {least:.6g}", remedy)
-    # gamma - e^eps (1 - gamma) instead of the printed form, whose two powers of e cancel and overflow for large
-    # epsilon. exp overflows above 709; at 700 the difference is already hugely negative unless success is 1.
+        remedy = f"Pass at least {least!r}: naming the likelier record succeeds that often at this epsilon."
+        raise invalid_input("success", success, f">= {least:.6g}, which is e^epsilon/(e^epsilon + 1)", remedy)
+    # gamma - e^eps (1 - gamma) instead of the form as printed in balle2022, whose two powers of e cancel and overflow
+    # for large epsilon. exp overflows above 709; at 700 the difference is already hugely negative unless success is 1.
     delta = success - math.exp(min(epsilon, 700.0)) * (1 - success)
     return ApproximateDP(epsilon, min(1.0, max(0.0, delta)), Neighbouring.REPLACE_ONE)
 
@@ -164,14 +164,16 @@ def dp_from_reconstruction_robustness(success: float, *, epsilon: float) -> Appr
 def _log_prior(prior_success: float | PriorSuccess | None, log_prior_success: float | None) -> float:
     if (prior_success is None) == (log_prior_success is None):
         given = (prior_success, log_prior_success)
-        raise invalid_input("(prior_success, log_prior_success)", given, "to hold exactly one value")
+        remedy = "Pass prior_success=... or log_prior_success=..., not both."
+        raise invalid_input("(prior_success, log_prior_success)", given, "to have exactly one value", remedy)
     if isinstance(prior_success, PriorSuccess):
         return prior_success.log_value
     if prior_success is not None:
         value = check_probability("prior_success", prior_success, "It is the best success without any release.")
         return math.log(value) if value > 0 else -math.inf
     if not check_real("log_prior_success", log_prior_success) <= 0:
-        raise invalid_input("log_prior_success", log_prior_success, "<= 0", "It is the logarithm of a probability.")
+        remedy = "Pass the natural logarithm of a probability."
+        raise invalid_input("log_prior_success", log_prior_success, "<= 0", remedy)
     return float(log_prior_success)  # type: ignore[arg-type]  # check_real above rejects None
 
 

@@ -215,7 +215,7 @@ def _account(job: Job) -> Any:
     from reconrisk.integrations.fisher_accountant.state import read_account
 
     if job.dataset.labels is None:
-        raise InvalidInput("account: Expected data with labels.")
+        raise InvalidInput("account: Expected data with labels. Pass labelled data, or remove account.")
     try:
         return read_account(job.spec.path(job.spec.account), job.dataset.inputs, job.dataset.labels)
     except (InvalidInput, InvalidFile) as error:

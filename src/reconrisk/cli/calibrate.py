@@ -70,20 +70,20 @@ def calibrate(
             "Expected --from-scratch, the accepted success, with --psnr, --mse or --dimension. "
             "Add --from-scratch 0.01, for instance."
         )
-    demands: list[risks.Risk] = []
+    limits: list[risks.Risk] = []
     if identification is not None:
-        demands.append(risks.identification(at_most=identification, candidates=candidates, prior_success=prior_success))
+        limits.append(risks.identification(at_most=identification, candidates=candidates, prior_success=prior_success))
     if from_scratch is not None:
         if dimension is None:
             raise InvalidInput("Expected --dimension, the number of values in a record, with --from-scratch.")
-        demands.append(
+        limits.append(
             risks.from_scratch(
                 at_most=from_scratch, dimension=dimension, norm=norm, mse=mse, psnr=psnr, data_range=data_range
             )
         )
     if unbiased_mse is not None:
-        demands.append(risks.unbiased_mse(at_least=unbiased_mse, diameters=data_range))
-    if not demands:
+        limits.append(risks.unbiased_mse(at_least=unbiased_mse, diameters=data_range))
+    if not limits:
         raise InvalidInput("Expected at least one of --identification, --from-scratch and --unbiased-mse.")
     training = dp_sgd(
         noise_multiplier=noise_multiplier,
@@ -91,7 +91,7 @@ def calibrate(
         sampling_probability=sampling_probability,
         steps=steps,
     )
-    answer = solve(training, risks=demands, adjust=adjust, delta=delta)
+    answer = solve(training, risks=limits, adjust=adjust, delta=delta)
     if as_json:
         typer.echo(answer.to_json(indent=2))
     else:

@@ -163,7 +163,9 @@ def rebuild(
     if gradient is before is after is None:
         _check_left_out("records", **captured, learning_rate=learning_rate)
         if dataset is None:
-            raise InvalidInput("Expected --data, the records whose updates are attacked, or a captured update.")
+            raise InvalidInput(
+                "Expected --data or a captured update. Add --data, the records whose updates are attacked."
+            )
         public = _dataset(data, "train", label, ends) if split == "test" else None
         asked = _observation_arguments(labels, **observed)
         recipe = UpdateRecipe(batch_size, None, local_steps, local_learning_rate)

@@ -142,7 +142,7 @@ def rebuild_informed(
         _check_name(model)
         if weights is not None and start is None and seed is None:
             raise InvalidInput(
-                "Expected --start or --seed with --weights: the attack needs the weights before training."
+                "Expected --start or --seed with --weights. Add one: the attack needs the weights before training."
             )
         rebuilt = _network(model, dataset, targets, weights, seed=drawn, **for_network, **shared)
     finish(out, "rebuild-informed", rebuilt)
@@ -154,7 +154,7 @@ def _check_name(model: str) -> None:
 
     if ":" not in model and model not in MODELS:
         known = (*LINEAR, *(name for name in MODELS if name not in LINEAR))
-        remedy = f"Or write package.module:function.{did_you_mean(model, known)}"
+        remedy = f"Write one of these, or package.module:function.{did_you_mean(model, known)}"
         raise invalid_input("model", model, f"to be one of {', '.join(known)}", remedy)
 
 
@@ -228,7 +228,7 @@ def _optimizer(name: str | None, learning_rate: float | None, momentum: float | 
     if name == "sgd":
         return sgd(rate, _MOMENTUM if momentum is None else momentum)
     if momentum is not None:
-        raise invalid_input("momentum", momentum, "to be left out for adam")
+        raise invalid_input("momentum", momentum, "to be left out for adam", "Remove --momentum.")
     return adam(rate)
 
 

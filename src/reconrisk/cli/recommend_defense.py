@@ -123,7 +123,7 @@ def recommend_defense(
 
 
 def _recommend(given: dict[str, Any], asked: dict[str, Any], options: dict[str, Any]) -> Recommendation:
-    """Run the study: ``given`` are options that an audit has too, ``asked`` and ``options`` those of this study."""
+    """Run the study: ``given`` are options that an audit has too, ``asked`` and ``options`` belong to this one."""
     from reconrisk.studies.audit.spec import spec_from_mapping
 
     missing = [f"--{key}" for key in ("model", "data") if key not in given]

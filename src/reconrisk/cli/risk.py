@@ -55,7 +55,9 @@ def risk(
         steps=steps,
     )
     if (prior_success is None) == (candidates is None):
-        raise InvalidInput("Expected exactly one of --prior-success and --candidates.")
+        raise InvalidInput(
+            "Expected exactly one of --prior-success and --candidates. Add --candidates 1000, for instance."
+        )
     if candidates is not None and candidates < 1:
         raise InvalidInput(f"Expected candidates={candidates} >= 1.")
     corridor = risk(

@@ -58,7 +58,7 @@ def _result(name: str, text: str, store: Path | None) -> AuditResult:
     elif store is not None:
         path, run = store, text
     else:
-        raise invalid_input(name, text, f"to be {_WAYS}", "There is no such file.")
+        raise invalid_input(name, text, f"to be {_WAYS}, found no such file", "Check the path.")
     with Store.read(path) as opened:
         return opened.result(run or None, with_exposures=False)
 

@@ -37,7 +37,7 @@ def print_corridor(corridor: RiskCorridor) -> None:
 
 
 def print_calibration(calibration: Calibration) -> None:
-    """Print a calibration: the setting found, the risk attained for each demand, and assumptions.
+    """Print a calibration: the adjusted setting, the guarantee for each risk limit, and the assumptions.
 
     Args:
         calibration: The result of ``rr.calibrate``.
@@ -45,8 +45,8 @@ def print_calibration(calibration: Calibration) -> None:
     console = Console()
     name = calibration.adjusted.value.replace("_", " ")
     answer = f"[bold]{calibration.value_text}[/bold]"
-    console.print(f"The {calibration.extreme} {name} that meets every demand is {answer}.")
-    table = Table("demand", "attained", "against", title_justify="left")
+    console.print(f"The {calibration.extreme} {name} that meets every risk limit is {answer}.")
+    table = Table("risk limit", "attained", "against", title_justify="left")
     for risk, guarantee in zip(calibration.risks, calibration.guarantees, strict=True):
         is_upper = guarantee.quantity is Quantity.SUCCESS_PROBABILITY
         attained = format_rounded_up(guarantee.value) if is_upper else format_rounded_down(guarantee.value)

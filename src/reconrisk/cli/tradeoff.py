@@ -148,7 +148,7 @@ def read_families(stated: Sequence[str]) -> dict[str, dict[float, Defense]]:
         try:
             strengths = [float(each) for each in parts["numbers"].split(",")]
         except ValueError as error:
-            raise invalid_input("defense", text, _FORM, "Strengths are numbers.") from error
+            raise invalid_input("defense", text, _FORM, "Write the strengths as numbers.") from error
         found[family] = {
             strength: defense_by_name(choice.name, **{**dict(choice.settings), setting: strength})
             for strength in strengths
@@ -169,7 +169,7 @@ def _data(
     rows = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed))
     apart = check_whole("public", public, minimum=0)
     if apart >= len(dataset):
-        raise invalid_input("public", public, f"< {len(dataset)}, the records of {dataset.name}")
+        raise invalid_input("public", public, f"< {len(dataset)}, the number of records of {dataset.name}")
     left = rows[apart:] if records is None else rows[apart : apart + check_whole("records", records)]
     return dataset.subset(left), dataset.subset(rows[:apart]) if apart else None
 

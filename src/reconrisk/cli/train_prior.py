@@ -132,7 +132,7 @@ def _parts(data: str, split: str | None, held_out: str, seed: int, **read: Any) 
     except ValueError as error:
         raise invalid_input("held_out", held_out, "to be train, test or a share such as 0.1") from error
     if not 0 < share < 1:
-        raise invalid_input("held_out", share, "to be a share between 0 and 1")
+        raise invalid_input("held_out", share, "in (0, 1)", "Pass --held-out 0.1, for example.")
     dataset = load_dataset(data, split=split, **read)
     count = round(share * len(dataset))
     _check_counts(held_out, len(dataset) - count, count)
@@ -145,8 +145,10 @@ def _check_counts(held_out: str, training: int, rest: int) -> None:
     from reconrisk.priors.quality import FEWEST
 
     if min(training, rest) < FEWEST:
-        found = f"It leaves {training} to train on and {rest} to measure on."
-        raise invalid_input("held_out", held_out, f"to leave at least {FEWEST} records on both sides", found)
+        condition = (
+            f"to leave at least {FEWEST} records in both parts, found {training} to train on and {rest} held out"
+        )
+        raise invalid_input("held_out", held_out, condition, "Pass another share, or more records.")
 
 
 def _channels(text: str | None, kind: Kind) -> tuple[int, ...] | int | None:

@@ -35,7 +35,7 @@ class NumericColumn:
     def __post_init__(self) -> None:
         check_whole("start", self.start, minimum=0)
         if check_finite("low", self.low) > check_finite("high", self.high):
-            raise invalid_input("low", self.low, f"<= high={self.high!r}")
+            raise invalid_input("low", self.low, f"<= high={self.high!r}", "Pass the smaller end as low.")
 
     @property
     def coordinates(self) -> slice:
@@ -109,12 +109,15 @@ def check_columns(columns: Sequence[Column]) -> int:
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise invalid_input("columns", names, f"to contain {name!r} once")
+            raise invalid_input("columns", names, f"to contain {name!r} once", "Rename one of the columns.")
     end = 0
     for column in sorted(columns, key=lambda column: column.start):
         if column.start != end:
             raise invalid_input(
-                f"start of column {column.name!r}", column.start, f"to be {end}, the end of the preceding column"
+                f"start of column {column.name!r}",
+                column.start,
+                f"to be {end}, the end of the preceding column",
+                "Pass columns that cover every coordinate once.",
             )
         end = int(column.coordinates.stop)
     return end

@@ -25,7 +25,7 @@ class Defense(Protocol):
         ...
 
     def __call__(self, released: Mapping[str, Tensor], *, rng: torch.Generator) -> dict[str, Tensor]:
-        """Return the tensors that are sent instead of ``released``.
+        """Return the defended release: the tensors that leave the machine instead of ``released``.
 
         Args:
             released: Tensors by name; they are left unchanged.

@@ -193,7 +193,7 @@ class _Walk:
         elif id(value) in above:
             yield f"again {above.index(id(value))}"  # a cycle, such as a recursive function
         elif len(above) > _DEEPEST:
-            raise invalid_input("settings", type(value).__name__, f"to be nested at most {_DEEPEST} deep")
+            raise invalid_input("settings", type(value).__name__, f"to be nested at most {_DEEPEST} levels deep")
         elif _is_tensor(value) or isinstance(value, np.ndarray):
             yield from _array_tokens(value)
         elif isinstance(value, Enum):

@@ -75,6 +75,7 @@ def _format_rounded(value: float, digits: int, direction: str) -> str:
 _LARGEST_PSNR = 2000.0  # dB: errors from 1e-200 to 1e200 times the squared range, with room for that range
 
 
+_LOG_REMEDY = "Pass the natural logarithm of a probability."
 _LEVELS = (0.01, 0.1, 0.5, 0.9, 0.99)  # probabilities of the quantiles in tables
 
 
@@ -210,7 +211,7 @@ def mse_from_psnr(psnr: float, *, data_range: float) -> float:
     Raises:
         InvalidInput: If ``psnr`` is not finite, ``data_range`` is not positive, or the error is no positive float.
 
-    Assumes: ``data_range`` is the range of the data set (riess2025, Proposition IV.8), or that of the one record
+    Assumes: ``data_range`` is the range of the data set (riess2025, Proposition IV.8), or the range of one record
     (riess2025, Definition IV.7). The two differ for every record that does not use the full range.
 
     >>> mse_from_psnr(20.0, data_range=1.0)
@@ -219,7 +220,7 @@ def mse_from_psnr(psnr: float, *, data_range: float) -> float:
     check_finite("psnr", psnr)
     check_positive("data_range", data_range, "Pass the largest minus the smallest possible value of the data.")
     if abs(psnr) > _LARGEST_PSNR:
-        raise invalid_input("psnr", psnr, f"in [-{_LARGEST_PSNR:g}, {_LARGEST_PSNR:g}] dB", "Pass it in decibels.")
+        raise invalid_input("psnr", psnr, f"in [-{_LARGEST_PSNR:g}, {_LARGEST_PSNR:g}]", "Pass it in decibels.")
     threshold = float(data_range * data_range * 10.0 ** (-psnr / 10))
     if not 0 < threshold < math.inf:
         raise invalid_input(
@@ -255,7 +256,7 @@ def psnr_from_mse(mse: float, *, data_range: float) -> float:
 
 
 def mse_threshold(*, mse: float | None, psnr: float | None, data_range: float) -> float:
-    """Return a threshold as mean squared error, from the one of ``mse`` and ``psnr`` that is given.
+    """Return a threshold as mean squared error. Pass ``mse``, which is returned, or ``psnr``, which is converted.
 
     Args:
         mse: Threshold as mean squared error, or None.
@@ -323,7 +324,7 @@ class Estimate(Result):
         check_real("low", self.low)
         check_real("high", self.high)
         if not self.low <= self.value <= self.high:
-            raise invalid_input("value", self.value, f"in [low, high] = [{self.low}, {self.high}]")
+            raise invalid_input("value", self.value, f"in [{self.low!r}, {self.high!r}]", "Pass low <= value <= high.")
         check_probability("confidence", self.confidence)
         check_whole("samples", self.samples, minimum=0)
 
@@ -361,13 +362,14 @@ class Guarantee(Result):
     Attributes:
         quantity: The quantity that is bounded, with the side of the bound.
         value: The bound.
-        mechanism: The mechanism for which it holds.
-        scope: The adversaries that it covers.
-        threat: The strongest threat model under which it holds.
-        reference: The statement that proves it.
+        mechanism: The mechanism for which the bound holds.
+        scope: The adversaries that the bound covers.
+        threat: The strongest threat model under which the bound holds.
+        reference: The statement that proves the bound.
         assumptions: Further conditions, one sentence each without the full stop.
-        log_value: Natural logarithm of a success probability; None for an error. It stays exact where the probability
-            is too small for a float. Then ``value`` is the smallest positive float, never an optimistic zero.
+        log_value: Natural logarithm of a success probability; None for an error. ``log_value`` is exact even if the
+            probability is too small for a float. Then ``value`` is the smallest positive float, because 0 would be too
+            small for an upper bound.
     """
 
     quantity: Quantity
@@ -385,7 +387,7 @@ class Guarantee(Result):
             object.__setattr__(self, "log_value", log_value)
         elif self.log_value is not None:
             raise invalid_input(
-                "log_value", self.log_value, "to be None for an error", "Only success probabilities have a log_value."
+                "log_value", self.log_value, "to be None for an error", "Pass log_value for success probabilities only."
             )
         elif not check_real("value", self.value) >= 0:
             raise invalid_input("value", self.value, ">= 0")
@@ -480,7 +482,7 @@ def probability_from_log(log_probability: float) -> float:
     (5e-324, 1.0, 0.0)
     """
     if not check_real("log_probability", log_probability) <= 0:
-        raise invalid_input("log_probability", log_probability, "<= 0")
+        raise invalid_input("log_probability", log_probability, "<= 0", _LOG_REMEDY)
     return 0.0 if log_probability == -math.inf else max(math.exp(log_probability), _SMALLEST)
 
 
@@ -491,5 +493,5 @@ def _log_of_probability(value: float, log_value: float | None) -> float:
     given = probability_from_log(log_value)
     # The absolute tolerance is for subnormal numbers, which have a relative precision worse than 1e-9.
     if not math.isclose(given, value, rel_tol=1e-9, abs_tol=2 * _SMALLEST) or (value == 0) != (given == 0):
-        raise invalid_input("log_value", log_value, f"to be the logarithm of value={value!r}")
+        raise invalid_input("log_value", log_value, f"to be the natural logarithm of value={value!r}")
     return float(log_value)

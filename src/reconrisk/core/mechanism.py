@@ -81,7 +81,7 @@ class PoissonSampled:
                 "mechanism",
                 self.mechanism,
                 "to be Gaussian",
-                "Sample first, then repeat: Repeated(PoissonSampled(Gaussian(...), rate), steps).",
+                "Pass Repeated(PoissonSampled(Gaussian(...), rate), steps): sample first, then repeat.",
             )
         rate = check_probability("sampling_probability", self.sampling_probability)
         check_positive("sampling_probability", rate, "A record that is never sampled is not released.")
@@ -136,7 +136,9 @@ class Composed:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         if not self.mechanisms:
-            raise invalid_input("mechanisms", self.mechanisms, "to contain at least one phase")
+            raise invalid_input(
+                "mechanisms", self.mechanisms, "to contain at least one phase", "Pass dp_sgd(...) for each phase."
+            )
         for phase in self.mechanisms:
             if not isinstance(phase, (Gaussian, PoissonSampled, Repeated)):
                 raise invalid_input(
@@ -153,8 +155,9 @@ class PureDP:
     """Any mechanism that satisfies pure differential privacy.
 
     Attributes:
-        epsilon: Privacy parameter.
-        neighbouring: Neighbouring relation of the guarantee. It has no default, because the bounds differ.
+        epsilon: Privacy parameter: the largest absolute log likelihood ratio of a release, at least 0.
+        neighbouring: Neighbouring relation of the guarantee: a member of :class:`Neighbouring`, or ``"add_or_remove"``
+            or ``"replace_one"``. It has no default, because the success bounds of the two relations differ.
 
     >>> PureDP(epsilon=1.0, neighbouring="replace_one").neighbouring
     <Neighbouring.REPLACE_ONE: 'one record replaced'>
@@ -174,9 +177,9 @@ class ApproximateDP:
     """Any mechanism that satisfies approximate differential privacy.
 
     Attributes:
-        epsilon: Privacy parameter.
-        delta: Probability with which the guarantee may fail.
-        neighbouring: Neighbouring relation of the guarantee.
+        epsilon: Privacy parameter, at least 0.
+        delta: Probability with which the guarantee may fail, in [0, 1].
+        neighbouring: Neighbouring relation of the guarantee; by default a record is added or removed.
 
     >>> ApproximateDP(epsilon=2, delta=1e-5).epsilon
     2.0
@@ -198,9 +201,9 @@ class PrivacyCurve:
     """Any mechanism that is (``epsilons[i]``, ``deltas[i]``)-differentially private for every i.
 
     Attributes:
-        epsilons: Privacy parameters.
-        deltas: The delta of each epsilon.
-        neighbouring: Neighbouring relation of the guarantee.
+        epsilons: Privacy parameters, at least 0.
+        deltas: The delta of each epsilon, in [0, 1].
+        neighbouring: Neighbouring relation of the guarantee; by default a record is added or removed.
 
     >>> PrivacyCurve(epsilons=(0.0, 1.0), deltas=(0.4, 0.1)).neighbouring
     <Neighbouring.ADD_OR_REMOVE: 'one record added or removed'>
@@ -216,7 +219,9 @@ class PrivacyCurve:
         object.__setattr__(self, "neighbouring", _parse_relation(self.neighbouring))
         if not self.epsilons or len(self.epsilons) != len(self.deltas):
             raise invalid_input(
-                "deltas", self.deltas, f"to have one value for each of {len(self.epsilons)} >= 1 epsilons"
+                "deltas",
+                self.deltas,
+                f"to have one value for each of the {len(self.epsilons)} epsilons, and at least one",
             )
 
 
@@ -227,8 +232,8 @@ class RenyiDP:
 
     Attributes:
         orders: Orders of the divergence, above 1.
-        epsilons: Bound on the divergence at each order.
-        neighbouring: Neighbouring relation of the guarantee.
+        epsilons: Upper bound on the divergence at each order, in nats.
+        neighbouring: Neighbouring relation of the guarantee; by default a record is added or removed.
 
     >>> RenyiDP(orders=(2.0, 8.0), epsilons=(0.5, 2.0)).neighbouring
     <Neighbouring.ADD_OR_REMOVE: 'one record added or removed'>
@@ -244,11 +249,13 @@ class RenyiDP:
         object.__setattr__(self, "neighbouring", _parse_relation(self.neighbouring))
         if not self.orders or len(self.orders) != len(self.epsilons):
             raise invalid_input(
-                "epsilons", self.epsilons, f"to have one value for each of {len(self.orders)} >= 1 orders"
+                "epsilons",
+                self.epsilons,
+                f"to have one value for each of the {len(self.orders)} orders, and at least one",
             )
         for order in self.orders:
             if check_positive("orders", order) <= 1:
-                raise invalid_input("orders", order, "> 1", "Order 1 is the Kullback-Leibler divergence; leave it out.")
+                raise invalid_input("orders", order, "> 1", "Leave out order 1, the Kullback-Leibler divergence.")
         for epsilon in self.epsilons:
             check_nonnegative("epsilons", epsilon, "Leave out orders at which the divergence is infinite.")
 
@@ -259,8 +266,8 @@ class ZeroConcentratedDP:
     """Any mechanism that satisfies zero-concentrated DP: (a, rho a)-Renyi DP at every order a > 1.
 
     Attributes:
-        rho: Privacy parameter.
-        neighbouring: Neighbouring relation of the guarantee.
+        rho: Privacy parameter, at least 0.
+        neighbouring: Neighbouring relation of the guarantee; by default a record is added or removed.
 
     >>> ZeroConcentratedDP(rho=0.5).rho
     0.5
@@ -280,8 +287,8 @@ class GaussianDP:
     """Any mechanism that reveals at most as much as one unit-variance Gaussian shifted by ``mu``.
 
     Attributes:
-        mu: Shift of the Gaussian.
-        neighbouring: Neighbouring relation of the guarantee.
+        mu: Shift of the Gaussian in standard deviations, at least 0.
+        neighbouring: Neighbouring relation of the guarantee; by default a record is added or removed.
 
     >>> GaussianDP(mu=1.0).mu
     1.0
@@ -317,7 +324,7 @@ def _parse_relation(neighbouring: object) -> Neighbouring:
 def dp_sgd(
     *, noise_multiplier: float, clip_norm: float = 1.0, sampling_probability: float = 1.0, steps: int = 1
 ) -> NoisePhase:
-    """Return the mechanism of a DP-SGD run, in the fewest layers that describe it.
+    """Return the mechanism of a DP-SGD run: Gaussian noise, with sampling and repetition where the run has them.
 
     Args:
         noise_multiplier: Standard deviation of the noise in units of ``clip_norm``.
@@ -332,7 +339,7 @@ def dp_sgd(
         InvalidInput: If an argument is outside its domain, for example without noise.
 
     Assumes: Poisson sampling of records, noise on the sum of clipped gradients, all updates released.
-    Edge cases: ``sampling_probability = 1`` is full-batch and drops that layer; ``steps = 1`` drops the repetition.
+    Edge cases: ``sampling_probability = 1`` gives no :class:`PoissonSampled`, ``steps = 1`` gives no :class:`Repeated`.
     Reference: Algorithm 1, `Abadi et al. (2016) <https://arxiv.org/abs/1607.00133>`_.
 
     >>> dp_sgd(noise_multiplier=1.1, steps=500)
@@ -365,8 +372,9 @@ def output_perturbation(*, noise_std: float, records: int, regularization: float
     Raises:
         InvalidInput: If an argument is not positive.
 
-    Assumes: the loss is convex with slope at most 1 (logistic, hinge), every coefficient is penalised, the release is
-    the exact minimiser; the reference is the minimiser without the record at the same :math:`n\lambda`.
+    Assumes: the training loss :math:`\ell` is convex with slope at most 1 (logistic, hinge), every coefficient is
+    penalised, and the release is the exact minimiser plus noise. The neighbouring data set lacks the record and has the
+    same :math:`n\lambda`.
     Reference: section 7.1, guo2022 (its sensitivity under replacement is twice this one).
 
     >>> output_perturbation(noise_std=0.01, records=1000, regularization=0.1).noise_multiplier

@@ -28,9 +28,10 @@ class Metric:
     Attributes:
         name: Name of the metric.
         function: Computes one score per record from finite estimates and targets.
-        best: Score of an exact estimate.
-        worst: Score at the other end of the scale. If it is below ``best``, higher scores are better.
-        settings: Names and values of the settings, for the representation.
+        best: Score of an exact estimate; may be infinite.
+        worst: Score of a failed estimate, at the other end of the scale; may be infinite. If ``worst`` is below
+            ``best``, higher scores are better.
+        settings: Names and values of the settings, for ``repr``.
 
     Guarantee: one score per record. An estimate with NaN or infinite values gets ``worst`` and is never left out.
     """
@@ -62,7 +63,7 @@ class Metric:
         for name, value in (("estimates", estimates), ("targets", targets)):
             if not hasattr(value, "isfinite") or not hasattr(value, "where"):  # isinstance would import torch
                 raise invalid_input(
-                    name, type(value).__name__, "to be a torch tensor", "Convert it with torch.as_tensor."
+                    f"type({name})", type(value).__name__, "to be a torch tensor", "Convert it with torch.as_tensor."
                 )
         check_same_shape("estimates", estimates, "targets", targets, "Match batches first with match_records.")
         check_not_empty("targets", targets)
@@ -74,9 +75,9 @@ class Metric:
         scores = self.function(safe, targets)
         if scores.shape != usable.shape:
             raise invalid_input(
-                f"{self.name} scores",
+                f"shape of the scores of {self.name}",
                 tuple(scores.shape),
-                f"to have the shape {tuple(usable.shape)}, one per record",
+                f"to be {tuple(usable.shape)}, one per record",
                 "Reduce over all dimensions but the first.",
             )
         check_all_numbers(self.name, scores)

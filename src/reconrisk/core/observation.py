@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import Reconstruction
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_all_finite, check_finite, check_not_empty, check_whole, invalid_input
@@ -81,7 +82,7 @@ class Observation:
 
     def __post_init__(self) -> None:
         if not self.released:
-            raise invalid_input("released", {}, "to contain at least one tensor")
+            raise invalid_input("released", {}, "to contain at least one tensor", "Pass the released tensors by name.")
         for name, tensor in self.released.items():
             check_all_finite(f"released[{name!r}]", tensor, "Check the training step that produced it.")
         ends = [check_finite("data_range", end) for end in self.data_range]
@@ -96,17 +97,17 @@ class Observation:
     def _check_side_information(self) -> None:
         for name, power in _SIDE_INFORMATION.items():
             if getattr(self, name) is not None and power not in self.threat.knows:
-                remedy = f"Add Knows.{power.name} to the threat."
-                raise invalid_input(name, "given", f"to be None under a threat model without {power.value}", remedy)
+                remedy = f"Remove {name}, or add Knows.{power.name} to the threat."
+                raise InvalidInput(f"Expected {name} to be None under a threat model without {power.value}. {remedy}")
         for name in ("labels", "record_norms"):
             values = getattr(self, name)
             if values is None:
                 continue
             check_not_empty(name, values)
             if len(values) != self.batch_size:
-                raise invalid_input(name, values, f"to have batch_size={self.batch_size} entries")
+                raise invalid_input(f"len({name})", len(values), f"to equal batch_size={self.batch_size}")
         if self.record_norms is not None and not bool((self.record_norms >= 0).all()):
-            raise invalid_input("record_norms", self.record_norms, ">= 0")
+            raise invalid_input("min(record_norms)", float(self.record_norms.min()), ">= 0")
         for key, statistic in (self.batch_statistics or {}).items():
             check_all_finite(f"batch_statistics[{key!r}]", statistic)
 
@@ -120,7 +121,7 @@ class Observation:
         for key, std in (self.noise_std or {}).items():
             if not bool((std > 0).all()):
                 raise invalid_input(
-                    f"noise_std[{key!r}]", float(std.min()), "> 0", "Leave noise_std out if there is no noise."
+                    f"min(noise_std[{key!r}])", float(std.min()), "> 0", "Leave noise_std out if there is no noise."
                 )
         for key, mask in (self.kept or {}).items():
             if str(mask.dtype) != "torch.bool":  # compared as text, because core does not import torch
@@ -133,7 +134,9 @@ class Observation:
         shapes = {key: tuple(value.shape) for key, value in given.items()}
         expected = {key: tuple(value.shape) for key, value in self.released.items()}
         if shapes != expected:
-            raise invalid_input(name, shapes, f"to have the names and shapes of the released tensors, {expected}")
+            raise invalid_input(
+                f"shapes of {name}", shapes, f"to be the names and shapes of the released tensors, {expected}"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -212,12 +215,12 @@ def check_reconstruction(name: str, found: object, observation: Observation) -> 
     """
     if not isinstance(found, Reconstruction):
         remedy = "Return a Reconstruction; a plain function may return a tensor."
-        raise invalid_input(f"the result of {name}", type(found).__name__, "to be a Reconstruction", remedy)
+        raise invalid_input(f"the type of the result of {name}", type(found).__name__, "to be Reconstruction", remedy)
     count, most = len(found.estimates), observation.batch_size
     if not count:
-        raise invalid_input("estimates", count, ">= 1", f"{name} must return NaN for records that it does not find.")
+        remedy = "Return NaN for records that the attack does not find."
+        raise invalid_input(f"number of estimates of {name}", count, ">= 1", remedy)
     if count > most:  # scoring matches estimates to records, and would pick the best of many guesses
-        raise invalid_input(
-            "estimates", count, f"<= {most}, the number of records", f"{name} must choose among its estimates itself."
-        )
+        remedy = "Let the attack choose among its estimates."
+        raise invalid_input(f"number of estimates of {name}", count, f"<= {most}, the number of records", remedy)
     return found

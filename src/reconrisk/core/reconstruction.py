@@ -45,7 +45,7 @@ class Status:
     def __post_init__(self) -> None:
         if self.is_failure and not self.remedy:
             condition = f"to be stated for the ending {self.ending.value!r}"
-            raise invalid_input("remedy", self.remedy, condition, "Say what to change, for example 'Lower step_size'.")
+            raise invalid_input("remedy", self.remedy, condition, "Write what to change, such as 'Lower step_size'.")
 
     @property
     def is_failure(self) -> bool:
@@ -67,8 +67,8 @@ class Cost:
     """Cost of an attack.
 
     Attributes:
-        seconds: Wall-clock time.
-        evaluations: Evaluations of the forward map.
+        seconds: Wall-clock time in seconds.
+        evaluations: Number of evaluations of the forward map.
     """
 
     seconds: float
@@ -103,11 +103,11 @@ class AttackReport:
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """Estimates of the private records, with the account of the attack that made them.
+    """Estimates of the private records, with the report of the attack that made them.
 
     Attributes:
         estimates: One record per row.
-        account: Description of the run.
+        account: Report of the attack: status, objective, cost and inferred labels.
     """
 
     estimates: Tensor
@@ -116,7 +116,9 @@ class Reconstruction:
     def __post_init__(self) -> None:
         if len(self.account.objective) != len(self.estimates):
             raise invalid_input(
-                "objective", self.account.objective, f"to have one value for each of {len(self.estimates)} estimates"
+                "account.objective",
+                self.account.objective,
+                f"to have one value for each of {len(self.estimates)} estimates",
             )
 
     @property

@@ -103,7 +103,7 @@ def summary_from_docstring(offered: object) -> str:
     """Return the first paragraph of a docstring as one line, for the row of a plugin.
 
     Args:
-        offered: The object of an entry point.
+        offered: The object that an entry point of a plugin names: a function, class or configured object.
 
     Returns:
         The line; empty without a docstring.
@@ -119,7 +119,7 @@ Default = TypeVar("Default")
 
 
 class Registry(Mapping[str, Row], Generic[Row]):
-    """Rows by name: those of this package, and plugins, which are imported on request.
+    """Rows by name: rows of this package, and rows of plugins, which are imported on request.
 
     Args:
         kind: Noun for one entry, for error messages. It is a key of :data:`GROUPS` if plugins are allowed.
@@ -173,7 +173,7 @@ class Registry(Mapping[str, Row], Generic[Row]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all rows, those of this package first."""
+        """Names of all rows, the rows of this package first."""
         return (*self._rows, *dict.fromkeys(plugin.name for plugin in self.plugins if plugin.name not in self._rows))
 
     @property
@@ -300,7 +300,7 @@ class Choice:
         if isinstance(value, str):
             return _parse_choice(key, value)
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-            raise invalid_input(key, value, _FORM, "A table needs the key 'name'.")
+            raise invalid_input(key, value, _FORM, "Add the key 'name' to a table.")
         settings = {name: setting for name, setting in value.items() if name != "name"}
         for name, setting in settings.items():
             if setting is not None and not isinstance(setting, (bool, int, float, str)):

@@ -87,7 +87,7 @@ class ThreatModel:
         return replace(self, knows=self.knows | frozenset(items))
 
     def __repr__(self) -> str:
-        """Return the powers in sorted order, so that equal threat models have equal representations."""
+        """Return the powers in sorted order; equal threat models have equal texts."""
         knows, controls = _join_values(self.knows), _join_values(self.controls)
         return f"ThreatModel(sees={self.sees.value}, knows={knows}, controls={controls})"
 

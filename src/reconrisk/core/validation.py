@@ -1,6 +1,6 @@
 """Checks of arguments. All error messages have the form ``Expected {name}={value} {condition}. {remedy}``.
 
-Checks of single numbers return the number, so that they can be used inside an expression.
+Checks of single numbers return the number; callers use them inside expressions.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def check_whole(name: str, value: Any, minimum: int = 1, remedy: str = "") -> in
     try:
         number = float(value)
     except OverflowError as error:
-        raise InvalidInput(f"Expected {name} to be below 1e308. {remedy}".rstrip()) from error
+        raise InvalidInput(f"Expected {name} < 1e308. {remedy}".rstrip()) from error
     if not number.is_integer():
         raise invalid_input(name, value, "to be a whole number", remedy)
     whole = int(value) if isinstance(value, Integral) else int(number)  # through a float, digits beyond 2^53 are lost

@@ -39,7 +39,7 @@ def identification(estimates: Tensor, candidates: Tensor, target_indices: Tensor
         One probability for each estimate.
 
     Raises:
-        InvalidInput: If shapes differ, if candidates are not finite, or if an index is not that of a candidate.
+        InvalidInput: If shapes differ, if candidates are not finite, or if an index is not the index of a candidate.
 
     Guarantee: 1 if only the true candidate is nearest, 0 if another is nearer, ``1/k`` if it ties with k - 1 others.
     The result does not depend on the order of the candidates. Distances that agree to twelve digits count as equal.
@@ -85,7 +85,8 @@ def identification_rate(identified: Tensor, *, confidence: float = 0.95) -> Esti
     """
     check_not_empty("identified", identified)
     if not bool(((identified >= 0) & (identified <= 1)).all()):
-        raise invalid_input("identified", identified, "in [0, 1]", "Pass the result of identification.")
+        worst = (float(identified.min()), float(identified.max()))
+        raise invalid_input("(min, max) of identified", worst, "in [0, 1]", "Pass the result of identification.")
     trials = len(identified)
     # Ties have scores strictly between 0 and 1, so they are not certain but possible.
     certain, possible = int((identified == 1).sum()), int((identified > 0).sum())
@@ -97,19 +98,22 @@ def identification_rate(identified: Tensor, *, confidence: float = 0.95) -> Esti
 def _check_indices(target_indices: Tensor, records: int, candidates: int) -> Tensor:
     """Return the indices as int64, after checking type, number and range."""
     if target_indices.is_floating_point() or target_indices.is_complex() or target_indices.dtype == torch.bool:
-        raise invalid_input("target_indices.dtype", target_indices.dtype, "to be an integer type")
+        raise invalid_input(
+            "target_indices.dtype", target_indices.dtype, "to be an integer type", "Pass target_indices.long()."
+        )
     if tuple(target_indices.shape) != (records,):
         raise invalid_input(
             "target_indices.shape", tuple(target_indices.shape), f"to be ({records},), one per estimate"
         )
     least, most = int(target_indices.min()), int(target_indices.max())
     if least < 0 or most >= candidates:
-        raise invalid_input("target_indices", (least, most), f"between 0 and {candidates - 1}, the last candidate")
+        condition = f"in [0, {candidates - 1}], the indices of the candidates"
+        raise invalid_input("(min, max) of target_indices", (least, most), condition)
     return target_indices.long()
 
 
 def _success(estimates: Tensor, candidates: Tensor, truth: Tensor) -> Tensor:
-    """Success of each estimate of a finite block; differences decide between nearly equal distances."""
+    """Success of each finite estimate; exact differences decide between nearly equal distances."""
     errors = pairwise_mse(estimates, candidates)
     # Rounding in the matrix product can separate equal distances. It only preselects the candidates that may be
     # nearest; exact differences decide among them.

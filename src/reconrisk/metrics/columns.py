@@ -145,8 +145,8 @@ def score_columns(
               \text{error} = |\hat x_j - x_j| \, (\text{high}_j - \text{low}_j)
 
     Estimates are first matched to targets (:func:`match_indices`). The distance is the root mean square difference over
-    columns: 0 or 1 for a category, the share of the range for a number. Matching flatters every estimate, so a baseline
-    must be matched as well.
+    columns: 0 or 1 for a category, the share of the range for a number. Matching improves the
+    scores of every estimate, so match a baseline as well before comparing.
 
     Args:
         estimates: Reconstruction, or reconstructed rows.
@@ -155,7 +155,7 @@ def score_columns(
         tolerance: Error of a number that still counts as right, as a share of its range.
         reference: Other records of the same table. With them, every column is also scored for the constant guess of its
             most common category or its median.
-        in_order: True if row i of the estimates belongs to row i of the targets; by default they are matched.
+        in_order: True if row i of the estimates belongs to row i of the targets; by default estimates are matched.
 
     Returns:
         The scores, by column name.
@@ -165,8 +165,8 @@ def score_columns(
 
     Guarantee: an exact estimate is matched to its target. Without ``in_order``, scores do not change if estimates are
     permuted.
-    Edge cases: a target without an estimate, or with NaN in it, has nothing right and infinite errors. A constant
-    column has no error.
+    Edge cases: a target without an estimate, or whose estimate contains NaN, has no right value and infinite errors. A
+    constant column has no error.
     Reference: the distance of Gower (1971), A General Coefficient of Similarity, in its squared form.
 
     >>> from reconrisk.core.columns import NumericColumn

@@ -56,7 +56,7 @@ def relative_leakage(metric: Metric, estimates: Tensor, targets: Tensor, prior_g
         raise invalid_input(
             "prior_guess.shape",
             tuple(prior_guess.shape),
-            f"to be one record {tuple(targets.shape[1:])} or one for each target {tuple(targets.shape)}",
+            f"to be {tuple(targets.shape[1:])}, one record, or {tuple(targets.shape)}, one for each target",
         )
     prior = metric(check_finite_records("prior_guess", prior_guess), targets)
     closed = (scores - prior) / (metric.best - prior)
@@ -162,7 +162,7 @@ def _cross_correlation(estimates: Tensor, targets: Tensor) -> Tensor:
 def _standardise(values: Tensor) -> Tensor:
     """Scale rows to mean zero and norm one, or to zero if all their values are equal.
 
-    Division by the largest magnitude keeps squares from overflowing. It also makes equal values exactly one, so that
+    Division by the largest magnitude keeps squares from overflowing. It also makes equal values exactly one, so
     their mean is exact. The mean of 25 values of 0.1, for example, has a rounding error that would look like structure.
     """
     largest = values.abs().amax(1, keepdim=True)

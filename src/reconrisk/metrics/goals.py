@@ -198,7 +198,7 @@ def limit_from_text(text: str) -> Limit:
     percent = word.endswith("%")
     number = _number("max_risk", text, word.removesuffix("%"))
     if not percent and number >= 1:  # ambiguous: "1" may mean 1 % or all
-        remedy = f"Write {number:g}% or {number / 100:g}." if number <= 100 else "A share is at most 100%."
+        remedy = f"Write {number:g}% or {number / 100:g}." if number <= 100 else "Write a share of at most 100%."
         raise invalid_input("max_risk", text, "to have a percent sign or a share below 1", remedy)
     return Limit(goal_from_text(goal), number / 100 if percent else number)
 
@@ -222,7 +222,10 @@ def _check_reachable(row: MetricInfo, goal: Goal) -> Goal:
     if unreachable:
         worse = "<=" if row.higher_is_better else ">="
         raise invalid_input(
-            "threshold", goal.threshold, f"{worse} {row.best:g}", f"The best {row.name} is {row.best:g}."
+            "threshold",
+            goal.threshold,
+            f"{worse} {row.best:g}, the best {row.name}",
+            "Pass a score that can be reached.",
         )
     return goal
 
@@ -241,5 +244,5 @@ def _number(name: str, text: str, word: str) -> float:
     except ValueError as error:
         raise invalid_input(name, text, f"to have a number in place of {word!r}, {_FORM}") from error
     if not math.isfinite(number):
-        raise invalid_input(name, text, "to have a finite number")
+        raise invalid_input(name, text, f"to have a finite number in place of {word!r}")
     return number

@@ -25,7 +25,7 @@ def judge_kl(judge: Callable[[Tensor], Tensor]) -> Metric:
 
     Args:
         judge: Classifier that maps a batch of records to logits (records, classes), each record independently. A module
-            must be in evaluation mode, so that dropout and batch statistics do not enter.
+            must be in evaluation mode, because dropout and batch statistics would change its predictions.
 
     Returns:
         The metric; 0 is best, infinity worst.
@@ -45,7 +45,9 @@ def judge_kl(judge: Callable[[Tensor], Tensor]) -> Metric:
     tensor([0.1109], dtype=torch.float64)
     """
     if not callable(judge):
-        raise invalid_input("judge", judge, "to be a callable from records to logits", "Pass a trained classifier.")
+        raise invalid_input(
+            "judge", judge, "to be callable with records and return logits", "Pass a trained classifier."
+        )
     name = getattr(judge, "__name__", type(judge).__name__)
     function = partial(_divergence, judge=_check_evaluation_mode(judge))
     return Metric("judge_kl", function, best=0.0, worst=math.inf, settings=(("judge", name),))

@@ -43,7 +43,7 @@ def nearest_neighbour_oracle(
         known: Records that the adversary already has, fixed and shadow records together (:math:`D_- \cup \bar{D}`).
         metric: Metric to optimise; by default the mean squared error, which uses matrix products. Any other metric is
             evaluated on all pairs.
-        values_at_once: Largest number of values in a block, which limits the memory.
+        values_at_once: Largest number of values that are compared at a time, which limits the memory.
 
     Returns:
         The best score and the index of the known record, for each target.
@@ -85,7 +85,7 @@ def _nearest(
     targets_at_once: int,
     known_at_once: int,
 ) -> Tensor:
-    """Return the index of the known record with the smallest loss for each target, block by block."""
+    """Return the index of the best scoring known record for each target, computed for a few records at a time."""
     found = []
     for some_targets in torch.split(targets, targets_at_once):
         least = torch.full((len(some_targets),), math.inf, dtype=torch.float64, device=targets.device)

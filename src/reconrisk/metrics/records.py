@@ -32,11 +32,17 @@ def check_records(name: str, records: Tensor) -> Tensor:
         InvalidInput: If it is not a tensor, is empty or complex, or has no record axis.
     """
     if not isinstance(records, Tensor):
-        raise invalid_input(name, type(records).__name__, "to be a torch.Tensor", "Convert with torch.as_tensor.")
+        raise invalid_input(
+            f"type({name})", type(records).__name__, "to be torch.Tensor", "Convert it with torch.as_tensor."
+        )
     if records.ndim == 0:
-        raise invalid_input(f"{name}.shape", (), "to have records first", f"For one record pass {name}[None].")
+        raise invalid_input(
+            f"{name}.shape", (), "to have a first axis of records", f"Pass {name}[None] for one record."
+        )
     if records.is_complex():
-        raise invalid_input(f"{name}.dtype", records.dtype, "to be real")
+        raise invalid_input(
+            f"{name}.dtype", records.dtype, "to be real", f"Pass {name}.real, or real and imaginary part."
+        )
     check_not_empty(name, records)
     if records.numel() == 0:
         raise invalid_input(f"{name}.shape", tuple(records.shape), "to have at least one value per record")
@@ -127,7 +133,7 @@ def as_images(records: Tensor, metric: str) -> Tensor:
             "targets.shape",
             tuple(records.shape),
             "to be (records, channels, height, width)",
-            f"{metric} compares images; for other records use mse() or ncc().",
+            f"Use mse() or ncc() for records that are not images, which {metric} needs.",
         )
     return records if records.ndim == 4 else records[:, None]
 
@@ -178,7 +184,7 @@ def pairwise_mse(left: Tensor, right: Tensor) -> Tensor:
 
     .. math:: \frac{1}{d} (\lVert a \rVert^2 + \lVert b \rVert^2 - 2 \langle a, b \rangle)
 
-    after both sides are shifted by the mean of ``right``, in float64.
+    Here a and b are records of ``left`` and ``right`` with d values, both minus the mean of ``right``, in float64.
 
     Args:
         left: Batch of records.
@@ -274,8 +280,8 @@ def match_indices(estimates: Tensor, targets: Tensor) -> Tensor:
 def match_records(estimates: Tensor, targets: Tensor) -> Tensor:
     """Reorder the estimates to the order of the targets, by :func:`match_indices`.
 
-    A target without an estimate gets a row of NaN. Metrics give such a row the worst score, so that a record without a
-    reconstruction still counts.
+    A target without an estimate gets a row of NaN. Metrics give such a row the worst score, so a record without a
+    reconstruction is not left out.
 
     Args:
         estimates: Reconstructed records, in any order.

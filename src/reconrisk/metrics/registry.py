@@ -36,9 +36,9 @@ class MetricInfo(Info):
         label: Axis label in figures; the name if empty.
         unit: Unit of a difference of scores; empty for a plain number.
         smallest_image: Smallest side, in pixels, of images that it compares; 0 if it compares records of any shape.
-        is_goal: True if the name configures it completely, so that goals can be stated in it.
-        error_at: Mean squared error at which a score is reached; None if scores do not determine an error. Guarantees
-            cover goals in metrics that have it.
+        is_goal: True if the metric needs no settings but the data range; then goals such as ``psnr>=20`` can use it.
+        error_at: Function that returns the mean squared error at a score; None if scores do not determine an error.
+            Guarantees cover only goals in metrics with this function.
     """
 
     best: float
@@ -63,7 +63,9 @@ class MetricInfo(Info):
     def configure(self, data_range: tuple[float, float]) -> Metric:
         """Load the metric for data in a range, under the name of this row."""
         if not self.is_goal:
-            raise invalid_input("metric", self.name, "to need no further settings", "Configure it in Python instead.")
+            raise invalid_input(
+                "metric", self.name, "to need no further settings", "Call its function in Python instead."
+            )
         metric = _configure(self.load(), data_range)
         # A plugin may be registered under another name than its metric has; scores are looked up by the registered one.
         return metric if metric.name == self.name else replace(metric, name=self.name)
@@ -195,6 +197,6 @@ def _configure(offered: Any, data_range: tuple[float, float]) -> Metric:
     metric = offered(data_range=data_range) if takes_range else offered()
     if not isinstance(metric, Metric):
         name = getattr(offered, "__name__", repr(offered))
-        condition = f"to return a reconrisk.core.metric.Metric, it returned {type(metric).__name__}"
+        condition = f"to return a reconrisk.core.metric.Metric, found {type(metric).__name__}"
         raise invalid_input("metric", name, condition, "Return Metric(name, function, best=..., worst=...).")
     return metric

@@ -105,18 +105,19 @@ def score(
     *,
     in_order: bool = False,
 ) -> Scores:
-    """Score a reconstruction, or bare estimates, against the targets by each of the metrics.
+    """Score a reconstruction, or a tensor of estimates, against the targets by each of the metrics.
 
     The estimates are first matched to the targets by the Hungarian method (:func:`match_indices`), because a release
-    usually loses the order of a batch. Every metric then scores the same pairs. Matching flatters every estimate, so a
-    baseline must be matched as well.
+    usually loses the order of a batch. Every metric then scores the same pairs. Matching improves the scores of every
+    estimate, so match a baseline as well before comparing. The result prints the mean and the best score of each
+    metric, and ``scores["mse"]`` are the scores of all targets by one metric.
 
     Args:
         estimates: Reconstruction, or reconstructed records.
         targets: True records.
         metrics: One metric, or several with different names.
         in_order: True if row i of the estimates belongs to row i of the targets, as with one observation per record; by
-            default they are matched.
+            default the estimates are matched to the targets.
 
     Returns:
         One score for each target and metric.
@@ -126,7 +127,7 @@ def score(
 
     Guarantee: one score for each target and metric. Without ``in_order``, scores do not change if the estimates are
     permuted.
-    Edge cases: a target without an estimate, or with NaN in it, gets the worst score of each metric.
+    Edge cases: a target without an estimate, or whose estimate contains NaN, gets the worst score of each metric.
 
     >>> import torch
     >>> from reconrisk.metrics import mse, ncc
@@ -149,7 +150,7 @@ def score(
         matched = torch.arange(len(targets), device=targets.device)
     else:
         expected = f"to equal targets.shape={tuple(targets.shape)} with in_order=True"
-        raise invalid_input("estimates.shape", tuple(values.shape), expected)
+        raise invalid_input("estimates.shape", tuple(values.shape), expected, "Pass one estimate per target, in order.")
     arranged = reorder_estimates(values, matched, targets)
     # Missing estimates are rows of NaN here, to which every metric gives its worst score.
     return Scores({metric.name: metric(arranged, targets) for metric in metrics}, metrics, matched)
@@ -159,9 +160,11 @@ def _check_metrics(metrics: tuple[Metric, ...]) -> None:
     check_not_empty("metrics", metrics, "Pass mse(), for instance.")
     for metric in metrics:
         if not isinstance(metric, Metric):
-            raise invalid_input("metrics", metric, "to hold metrics", "Call the constructor, such as mse().")
+            raise invalid_input(
+                "metrics", metric, "to contain only metrics", "Pass a configured metric, such as mse()."
+            )
     names = [metric.name for metric in metrics]
     for name in names:
         if names.count(name) > 1:
             remedy = "Rename one of them: dataclasses.replace(metric, name=...)."
-            raise invalid_input("metrics", names, f"to hold {name} once", remedy)
+            raise invalid_input("names of metrics", names, f"to contain {name!r} once", remedy)

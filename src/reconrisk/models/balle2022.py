@@ -46,8 +46,8 @@ def balle2022_mlp(
     Raises:
         InvalidInput: If ``shape``, ``classes`` or ``hidden`` is out of range.
 
-    Size: 7,960 parameters; 805 and 79,510 with ``hidden`` 1 and 100. (Table IV prints 79,420 for the last, though its
-    layers have 78,500 and the 1,010 printed below it.)
+    Size: 7,960 parameters; 805 and 79,510 with ``hidden`` 1 and 100. (Table IV of balle2022 states 79,420 for 100
+    hidden units, but its two layers have 78,500 and 1,010.)
     Initialisation: scale 1 / sqrt(fan-in), biases zero, as in the authors' notebook. An adversary who does not know the
     initial weights fails (Table II, "random initialization").
     Edge cases: ReLU in place of ELU makes the attack harder (Table II, "activation").

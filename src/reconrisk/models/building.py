@@ -44,7 +44,7 @@ def check_shape(shape: Sequence[int], smallest: int = 1) -> Shape:
         )
     remedy = "Pass shape=(channels, height, width)."
     if smallest > 1:
-        remedy = f"The smallest images for this model are {smallest} x {smallest} pixels."
+        remedy = f"Pass images of at least {smallest} x {smallest} pixels."
     return (
         check_whole("channels", shape[0], remedy="Pass shape=(channels, height, width)."),
         check_whole("height", shape[1], minimum=smallest, remedy=remedy),
@@ -155,7 +155,7 @@ def build_with_rng(build: Callable[[], M], rng: torch.Generator | None) -> M:
     if rng is None:
         return build()
     if not isinstance(rng, torch.Generator):
-        raise invalid_input("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+        raise invalid_input("rng", rng, "to be a torch.Generator", "Pass torch.Generator().manual_seed(0).")
     device = torch.get_default_device()
     # One draw from rng seeds the global generator, whichever number of weights the model has.
     seed = int(torch.randint(2**63 - 1, (), generator=rng, device=rng.device))

@@ -45,7 +45,7 @@ def chen2025_mnist(
     Raises:
         InvalidInput: If an argument is out of range, or if images are smaller than 4 x 4.
 
-    Size: 119,530 parameters ("120k", appendix C.1); layer names and sizes are those of Table 1.
+    Size: 119,530 parameters ("120k", appendix C.1); layer names and sizes are taken from Table 1.
     Initialisation: torch's default, as in the paper's listing.
     Edge cases: the smallest images are 4 x 4.
     Reference: appendix D.4 (listing and Table 1), chen2025.

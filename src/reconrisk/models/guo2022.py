@@ -1,4 +1,4 @@
-"""ConvNets of guo2022: smooth everywhere, so that Fisher information leakage is defined."""
+"""ConvNets of guo2022: smooth everywhere, because Fisher information leakage needs derivatives."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def guo2022_mnist(
 
     Size: 26,010 parameters.
     Initialisation: Glorot normal as in the authors' code, biases zero (there normal of scale at most 0.01).
-    Differs from the print: Table 1 puts tanh on the 10 outputs too. The authors' code does not, and logits in [-1, 1]
-    could not fit, so the last layer is linear here. The code pads the first convolution by 3, Table 1 by 2 as here;
-    both give the same sizes afterwards.
+    Differs from Table 1 as printed in guo2022: the table puts tanh on the 10 outputs too. The authors' code does not,
+    and logits in [-1, 1] could not fit, so the last layer is linear here. The code pads the first convolution by 3,
+    Table 1 by 2 as here; both give the same sizes afterwards.
     Edge cases: the smallest images are 16 x 16.
     Reference: Table 1, guo2022; the network of Papernot et al. (2020) with another activation and pooling.
 

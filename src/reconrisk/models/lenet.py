@@ -41,7 +41,7 @@ def lenet(
     Raises:
         InvalidInput: If an argument is out of range.
 
-    Size: 85,036 parameters (13,426 for 1 x 28 x 28 and 10 classes); layer names are those of the authors' code.
+    Size: 85,036 parameters (13,426 for 1 x 28 x 28 and 10 classes); layer names are taken from the authors' code.
     Edge cases: images of any size.
     Reference: the authors' code for `Zhu et al. (2019) <https://arxiv.org/abs/1906.08935>`_.
 

@@ -17,6 +17,8 @@ def linear(features: int, outputs: int = 1, *, bias: bool = True, rng: torch.Gen
 
     .. math:: f(x) = W x + b
 
+    Here W are the weights and b is the bias.
+
     Args:
         features: Number of values in a record.
         outputs: Number of outputs.
@@ -30,7 +32,7 @@ def linear(features: int, outputs: int = 1, *, bias: bool = True, rng: torch.Gen
         InvalidInput: If ``features`` or ``outputs`` is not a positive whole number.
 
     Size: ``features * outputs`` parameters, and ``outputs`` more with ``bias``.
-    Initialisation: that of ``nn.Linear``; the solution of a convex problem does not depend on it.
+    Initialisation: as ``nn.Linear``; the solution of a convex problem does not depend on the initial weights.
     Reference: section III-B, balle2022; section 7.1, guo2022 (one logit).
 
     >>> linear(784, bias=False)(torch.zeros(5, 1, 28, 28)).shape
@@ -97,7 +99,7 @@ def mlp(
         InvalidInput: If ``hidden`` is empty, or if a number is out of range.
 
     Size: the sum of ``(fan_in + 1) * fan_out`` over neighbours in ``(features, *hidden, classes)``.
-    Initialisation: that of ``nn.Linear``.
+    Initialisation: as ``nn.Linear``.
 
     >>> mlp(14, (32, 16), 2)(torch.zeros(5, 14)).shape
     torch.Size([5, 2])

@@ -42,9 +42,9 @@ def meng2025_mlp(
     Raises:
         InvalidInput: If ``layers`` is not 3, 4 or 5, or if another argument is out of range.
 
-    Size: the paper prints none and does not state ``classes``; for 3 x 256 x 256 and 10 classes MLP-3 has 100,730,762
+    Size: not stated in the paper, nor the number of classes; for 3 x 256 x 256 and 10 classes MLP-3 has 100,730,762
     parameters, MLP-4 100,812,234 and MLP-5 202,789,326. (1028 is the paper's number, not 1024.)
-    Initialisation: not stated in the paper; that of ``nn.Linear``.
+    Initialisation: not stated in the paper; as ``nn.Linear``.
     Reference: appendix B.2, meng2025.
 
     >>> meng2025_mlp((3, 8, 8), 10, layers=4)(torch.zeros(2, 3, 8, 8)).shape
@@ -52,7 +52,7 @@ def meng2025_mlp(
     """
     layers = check_whole("layers", layers)
     if layers not in _HIDDEN:
-        raise invalid_input("layers", layers, "to be 3, 4 or 5", "For other depths use mlp(features, hidden, classes).")
+        raise invalid_input("layers", layers, "to be 3, 4 or 5", "Use mlp(features, hidden, classes) for other depths.")
     return mlp(math.prod(check_shape(shape)), _HIDDEN[layers], classes, activation=activation, rng=rng)
 
 
@@ -79,9 +79,10 @@ def meng2025_cnn(
     Raises:
         InvalidInput: If an argument is out of range, or if images are smaller than 4 x 4.
 
-    Size: the paper prints none; 64 (9 c + 1) + 73,856 + 256 (128 (h // 4) (w // 4) + 1) + 257 ``classes`` parameters.
+    Size: not stated in the paper. For records of shape (c, h, w) the model has
+    64 (9 c + 1) + 73,856 + 256 (128 (h // 4) (w // 4) + 1) + 257 ``classes`` parameters.
     Initialisation: not stated in the paper; torch's default. Outputs are logits; the paper's softmax belongs to the
-    loss.
+    training loss.
     Edge cases: the smallest images are 4 x 4.
     Reference: appendix B.2, meng2025.
 

@@ -96,7 +96,7 @@ def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn
     size = math.prod(shape) if row.is_flat else shape
     if row.is_per_class and classes is None:
         raise invalid_input(
-            "model", name, "to fit real labels", "It has one output per class. Use linear, or your own function."
+            "model", name, "to fit real labels, not classes", "Use linear, or your own package.module:function."
         )
     model: nn.Module = row.load()(size, classes) if row.is_per_class else row.load()(size)
     return model
@@ -106,17 +106,19 @@ def _find_object(name: str) -> Any:
     """Import the module before the colon and return the object after it."""
     module, _, path = name.partition(":")
     if not module or not path:
-        raise invalid_input("model", name, "to be package.module:function", "Both sides of the colon are needed.")
+        raise invalid_input("model", name, "to be package.module:function", "Write a name on both sides of the colon.")
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         # The missing module is not the named one but a dependency of it.
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise InvalidInput(f"Expected model={name!r} to be importable. {module} needs {error.name}.") from error
+            problem = f"{module} needs {error.name}, which is not installed"
+            raise InvalidInput(f"Expected model={name!r} to be importable: {problem}. Install {error.name}.") from error
         remedy = "Check the name before the colon; the current folder and installed packages are searched."
-        raise invalid_input("model", name, f"to be importable, there is no module {error.name!r}", remedy) from error
+        raise invalid_input("model", name, f"to be importable, found no module {error.name!r}", remedy) from error
     except Exception as error:  # importing runs the user's code, which may raise anything
-        raise invalid_input("model", name, "to be importable", f"{module} raised {_error_text(error)}") from error
+        found_error = f"to be importable, found {_error_text(error)}"
+        raise invalid_input("model", name, found_error, f"Correct {module}.") from error
     for part in path.split("."):
         if not hasattr(found, part):
             close = difflib.get_close_matches(part, dir(found), n=1)
@@ -132,23 +134,24 @@ def _build(name: str, build: Any) -> nn.Module:
 
     if isinstance(build, nn.Module):
         raise invalid_input(
-            "model", name, "to be a function that returns a module", "It is a module; wrap it in a function."
+            "model", name, "to be a function that returns an nn.Module, found an nn.Module", "Wrap it in a function."
         )
     if not callable(build):
         kind = type(build).__name__
         raise invalid_input(
-            "model", name, f"to be callable, it is of type {kind}", "Name a function that returns the model."
+            "model", name, f"to be callable, found type {kind}", "Name a function that returns the model."
         )
     try:
         model = build()
     except Exception as error:  # the user's code may raise anything
         raise invalid_input(
-            "model", name, "to build a model when called without arguments", _error_text(error)
+            "model",
+            name,
+            f"to build a model when called without arguments, found {_error_text(error)}",
+            "Correct the function, or give its parameters defaults.",
         ) from error
     if not isinstance(model, nn.Module):
-        raise invalid_input(
-            "model", name, f"to return an nn.Module, it returned {type(model).__name__}", "Return the model."
-        )
+        raise invalid_input("model", name, f"to return an nn.Module, found {type(model).__name__}", "Return the model.")
     return model
 
 

@@ -41,7 +41,7 @@ def resnet18(
     Initialisation: He normal (fan-out) convolutions, torch's default for the last layer.
     Edge cases: images of any size. Batch normalisation in training mode mixes the records of a batch; for per-example
     gradients pass ``norm=group_norm`` or ``norm=None``. ``norm=None`` gives the convolutions biases and scales the last
-    one of each of the B branches by 1 / sqrt(B), so that the output stays in scale.
+    convolution of each of the B branches by 1 / sqrt(B), which keeps the scale of the output.
     Reference: appendix B.2, meng2025; `He et al. (2016) <https://arxiv.org/abs/1512.03385>`_.
 
     >>> resnet18((3, 32, 32), 10)(torch.zeros(2, 3, 32, 32)).shape

@@ -1,7 +1,7 @@
 """Writers of results: pages, pictures, text and JSON. They import no torch and compute nothing new.
 
 ``registry.py`` maps each kind of result and file suffix to its function. ``plain.py`` has the writers for any kind,
-each other module those of one kind, and ``audit/`` the report of an audit. ``drawing.py`` is shared.
+each other module the writers for one kind, and ``audit/`` the report of an audit. ``drawing.py`` is shared.
 """
 
 from reconrisk.core.lazy import lazy_names

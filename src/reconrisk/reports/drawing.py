@@ -16,7 +16,6 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from reconrisk.core.errors import InvalidInput
 from reconrisk.core.storage.files import write_atomically
 from reconrisk.core.validation import invalid_input
 
@@ -35,7 +34,7 @@ class Axis:
         high: Largest value; values above are drawn at the end.
         start: Pixel of the smallest value.
         end: Pixel of the largest value.
-        is_log: The scale is logarithmic.
+        is_log: True for a logarithmic scale.
 
     >>> Axis(0.0, 1.0, 10.0, 110.0).at(0.25), Axis(1e-4, 1.0, 0.0, 100.0, is_log=True).at(1e-2)
     (35.0, 50.0)
@@ -257,7 +256,7 @@ def write_comparison(
     panels = []
     for caption, picture in pictures:  # squares of one size; pixels are enlarged, not smoothed
         if picture.ndim != 3 or picture.shape[0] not in (1, _COLOURS):
-            raise InvalidInput(f"Expected a picture of 1 or 3 channels x height x width, got shape {picture.shape}.")
+            raise invalid_input("picture.shape", picture.shape, "to be (channels, height, width) with 1 or 3 channels")
         panels.append((caption, to_image(picture, data_range).resize((_SIDE, _SIDE), Image.Resampling.NEAREST)))
     width = max(len(panels), _NARROWEST) * (_SIDE + _GAP) + _GAP
     canvas = Image.new("RGB", (width, _SIDE + 4 * _LINE), "white")
@@ -279,13 +278,13 @@ def save_figure(figure: Any, path: Path, *, secret: bool = False) -> Path:
     Args:
         figure: The matplotlib figure.
         path: The file; its suffix (.png, .svg or .pdf) sets the format.
-        secret: Only the owner can read the file.
+        secret: True for a file that only its owner can read.
 
     Returns:
         The path.
 
     Raises:
-        InvalidInput: If the suffix is another.
+        InvalidInput: If the suffix is not one of these.
 
     Guarantee: the file is written completely or not at all.
     """

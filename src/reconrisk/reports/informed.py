@@ -52,7 +52,9 @@ def write_pictures(rebuilt: RebuiltInformed, path: Path) -> Path:
     """
     report = rebuilt.report
     if not report.is_image:
-        raise invalid_input("path", str(path), "to be drawn", "The records are not images: save .safetensors instead.")
+        raise invalid_input(
+            "path", str(path), "to be a format for records that are not images", "Save .safetensors instead."
+        )
     shown = (rebuilt.targets, rebuilt.estimates, rebuilt.neighbours)
     pictures = zip(*(values.float().numpy() for values in shown), strict=True)
     captions = [f"{target.record} ({target.label[:12]})  mse {target.mse:.3g}" for target in report.targets]

@@ -42,7 +42,9 @@ def write_leakage(path: Path, rows: Sequence[Row], *, data_range: tuple[float, f
     check_not_empty("rows", rows)
     columns = max(len(records) for _, records in rows)
     if columns == 0:
-        raise invalid_input("rows", [name for name, _ in rows], "to hold at least one record")
+        raise invalid_input(
+            "rows", [name for name, _ in rows], "to contain at least one record", "Pass the records to draw."
+        )
     figure = Figure(figsize=(max(1.35 * columns, 4.0), 1.9 * len(rows) + 0.3), layout="constrained")
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for line, (name, records) in zip(axes, rows, strict=True):

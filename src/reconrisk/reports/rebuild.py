@@ -62,7 +62,8 @@ def write_pictures(rebuilt: Rebuilt, path: Path) -> Path:
     """
     report = rebuilt.report
     if not report.is_image:
-        raise invalid_input("path", str(path), "to be drawn", "The records are not images: save .safetensors instead.")
+        remedy = "Save .safetensors instead."
+        raise invalid_input("path", str(path), "to be a format for records that are not images", remedy)
     (low, high), (names, panels) = report.data_range, _arrange_columns(rebuilt)
     captions = [f"{record} ({label[:12]})" for record, label in zip(report.records, report.labels, strict=True)]
     for score in report.scores[:1]:
@@ -111,7 +112,7 @@ def write_grid(
     panels = [(caption, [_enlarge(picture, data_range) for picture in pictures]) for caption, pictures in rows]
     sizes = {panel.size for _, pictures in panels for panel in pictures}
     if len(sizes) != 1 or any(len(pictures) != len(names) for _, pictures in panels):
-        raise invalid_input("rows", sorted(sizes), f"to be {len(names)} pictures each, all of one size")
+        raise invalid_input("sizes of rows", sorted(sizes), f"to be {len(names)} pictures per row, all of one size")
     ((width, height),) = sizes
     across = max(1, round(math.sqrt(len(rows) / _TALLEST)))
     below = -(-len(rows) // across)
@@ -132,7 +133,7 @@ def write_grid(
 
 def _enlarge(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
     if picture.ndim != 3:
-        raise invalid_input("picture.shape", picture.shape, "to be channels x height x width")
+        raise invalid_input("picture.shape", picture.shape, "to be (channels, height, width)")
     image = to_image(picture, data_range)
     factor = max(1, _SIDE // max(image.size))
     return image.resize((factor * image.width, factor * image.height), Image.Resampling.NEAREST)

@@ -18,7 +18,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
 
     .. math:: [B^{-1}_{\alpha/2}(k, n-k+1),\; B^{-1}_{1-\alpha/2}(k+1, n-k)], \quad \alpha = 1 - \text{confidence}
 
-    with :math:`B^{-1}_p(a, b)` the ``p`` quantile of the Beta distribution.
+    Here :math:`B^{-1}_p(a, b)` is the ``p`` quantile of the Beta distribution with parameters a and b.
 
     Args:
         successes: Number of successes, :math:`k`.
@@ -33,7 +33,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
 
     Assumes: independent trials with one success probability.
     Guarantee: covers the truth with probability at least ``confidence``; either end alone misses it with
-    probability at most ``(1 - confidence) / 2``, so that ``low`` is a one-sided bound at ``(1 + confidence) / 2``.
+    probability at most ``(1 - confidence) / 2``. ``low`` is therefore a one-sided bound at ``(1 + confidence) / 2``.
     Edge cases: no success gives ``low = 0``, only successes give ``high = 1``.
     Reference: `Clopper and Pearson (1934) <https://doi.org/10.1093/biomet/26.4.404>`_.
 
@@ -45,7 +45,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> Es
     if successes > trials:
         raise invalid_input("successes", successes, f"<= trials={trials}")
     if not 0 < check_probability("confidence", confidence) < 1:
-        raise invalid_input("confidence", confidence, "in (0, 1)", "0.95 is usual.")
+        raise invalid_input("confidence", confidence, "in (0, 1)", "Pass 0.95, for example.")
     tail = (1 - confidence) / 2
     low = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, tail))
     # By the reflection of the Beta distribution, because 1 - tail would lose a small tail to rounding.
@@ -58,11 +58,12 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
 
     .. math:: P(S \ge k) \le e\, P(\mathrm{Bin}(n, p) \ge k)
 
-    for a sum S of n independent variables in [0, 1] with mean p on average. Records of one trial may depend on each
-    other in any way. Single records need no factor e. Their number of successes is a sum of independent events, whose
-    tails are thinner than those of a binomial variable of the same mean, except for the first event. Markov's
-    inequality covers that case. The interval is then that of :func:`clopper_pearson`, with the lower end for one
-    success, and the upper end for one failure, moved outwards by a factor of about half the error.
+    Here S is a sum of n independent variables in [0, 1] with mean p on average, k a number of successes, and Bin(n, p)
+    a binomial variable. Records of one trial may depend on each other in any way. For ``per_trial = 1`` the factor e is
+    not needed. The number of successes is then a sum of independent events. Its tails are thinner than the tails of a
+    binomial variable of the same mean, except for one success or one failure. Markov's inequality covers these two
+    cases. The interval is then the interval of :func:`clopper_pearson`, with the lower end for one success, and the
+    upper end for one failure, moved outwards by a factor of about half the error.
 
     Args:
         successes: Number of successes among all records of all trials.
@@ -97,7 +98,7 @@ def success_interval(successes: int, *, trials: int, per_trial: int = 1, confide
     total = check_whole("trials", trials, remedy="An interval needs at least one trial.") * per_trial
     successes = check_whole("successes", successes, minimum=0)
     if successes > total:
-        raise invalid_input("successes", successes, f"<= trials * per_trial = {total}")
+        raise invalid_input("successes", successes, f"<= {total}, which is trials * per_trial")
     inner = 1 - (1 - check_probability("confidence", confidence)) / math.e  # the factor e of the inequality
     low = clopper_pearson(successes // per_trial, trials, inner).low
     high = 1 - clopper_pearson((total - successes) // per_trial, trials, inner).low

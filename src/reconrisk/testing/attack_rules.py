@@ -64,7 +64,7 @@ class AttackCase:
         """Run the attack with a fixed generator.
 
         Args:
-            observation: The observation; that of the case if None.
+            observation: The observation; None for the observation of the case.
             seed: Seed of the global generators, which the attack should not use.
 
         Returns:
@@ -349,7 +349,7 @@ def _small_problem(attack: Attack) -> AttackCase:
     needs = attack.needs
     if needs.sees is Sees.FINAL_MODEL:
         remedy = "Pass check_attack an observation of a trained model: check_attack(attack, observation)."
-        raise invalid_input("needs.sees", needs.sees.value, "to be one-update or every-update", remedy)
+        raise invalid_input("attack.needs.sees", needs.sees.value, "to be one-update or every-update", remedy)
     # All side information, but only the controls that the attack needs: others would change the observation.
     threat = dataclasses.replace(STRONGEST, controls=needs.controls)
     records = torch.rand(1, *_SHAPE, generator=torch.Generator().manual_seed(3))

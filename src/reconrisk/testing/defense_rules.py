@@ -47,7 +47,7 @@ class DefenseCase:
         """Apply the defense.
 
         Args:
-            update: The update; a copy of that of the case if None.
+            update: The update; None for a copy of the update of the case.
             seed: Seed of the generator.
 
         Returns:

@@ -87,7 +87,7 @@ def check_prior(prior: Any) -> CheckReport:
     """
     if not is_prior(prior):
         missing = [name for name in _MEMBERS if not hasattr(prior, name)]
-        remedy = f"It has no {', '.join(missing)}: inherit from reconrisk.priors.prior.BasePrior."
+        remedy = f"Inherit from reconrisk.priors.prior.BasePrior. It has no {', '.join(missing)}."
         lacks = "Pass an object of the class." if isinstance(prior, type) else remedy
         raise invalid_input("prior", getattr(prior, "__name__", type(prior).__name__), "to be a prior", lacks)
     return run_rules("prior", prior, RULES, PriorCase(prior))

@@ -158,7 +158,10 @@ def test_coefficients_beside_the_minimum_are_refused_unless_tolerated():
     setting, _ = _setting("logistic", True)
     fit = _fit(setting, True)
     beside = fit.coefficients + 1e-4
-    with pytest.raises(InvalidInput, match=r"from the minimum' to be the minimiser up to 1e-06 relative.*tighter"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"that minimise the objective up to a relative distance of 1e-06, found a distance of .*tighter",
+    ):
         glm_information(beside, intercept=fit.intercept, noise_std=1.0, **setting)
     tolerated = glm_information(beside, intercept=fit.intercept, noise_std=1.0, tolerance=1e-2, **setting)
     np.testing.assert_array_equal(tolerated.coefficients, beside)

@@ -137,7 +137,7 @@ def test_collinear_features_without_penalty_are_refused():
         ({"labels": [0.0, 2.0]}, "labels=.* to be 0 or 1"),
         ({"labels": [0.5, 1.0], "family": "multinomial"}, "class indices"),
         ({"labels": [-1.0, 1.0], "family": "poisson"}, r"labels\[0\]=-1.0 >= 0"),
-        ({"labels": [0.0]}, "with 1 records, one per label"),
+        ({"labels": [0.0]}, r"to be \(1, features\), one row per label"),
         ({"penalty": -1.0}, "penalty=-1.0 >= 0"),
         ({"intercept": True, "intercept_penalty": -1.0}, "intercept_penalty=-1.0 >= 0"),
         ({"sample_weight": [1.0, -1.0]}, r"sample_weight\[1\]=-1.0 >= 0"),
@@ -154,5 +154,5 @@ def test_bad_input_is_named(setting, message):
 
 
 def test_a_class_beyond_the_coefficients_is_named():
-    with pytest.raises(InvalidInput, match="labels=2 < 2, the number of classes"):
+    with pytest.raises(InvalidInput, match=r"max\(labels\)=2 < 2, the number of classes"):
         build_glm_problem([[1.0]], [2.0], "multinomial", 1.0, False, 0.0, None, classes=2)

@@ -104,7 +104,7 @@ def test_covers_biased_estimates_and_is_capped_by_the_constant_guess():
         (lambda: bayesian_mse_lower_bound(trace=1.0, dimension=3, prior_information=[1.0]), "dimension=3 to equal 1"),
         (lambda: bayesian_mse_lower_bound([1.0], prior_information=[1.0, 1.0]), "prior_information.shape"),
         (lambda: bayesian_mse_lower_bound([1.0], prior_information=math.nan), "finite"),
-        (lambda: gaussian_prior_information(0.0), "covariance=0.0 > 0"),
+        (lambda: gaussian_prior_information(0.0), r"min\(covariance\)=0.0 > 0"),
         (lambda: gaussian_prior_information(np.ones((2, 2))), "positive definite"),
         (lambda: box_prior_information([1.0, 0.0]), "widths"),
         (lambda: blurred_prior_information(0.0), "blur_std=0.0 > 0"),

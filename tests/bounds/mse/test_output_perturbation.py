@@ -104,7 +104,7 @@ def test_epsilon_covers_what_retraining_can_do():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"coefficients": [1.0, 0.0, 0.0, 0.0]}, "from the minimum"),
+        ({"coefficients": [1.0, 0.0, 0.0, 0.0]}, "that minimise the objective"),
         ({"coefficients": [1.0]}, "features.shape"),
         ({"labels": np.arange(40.0)}, "labels"),
         ({"regularization": 0.0}, "regularization=0.0 > 0"),

@@ -24,7 +24,7 @@ def test_the_centre_is_the_best_constant_in_the_worst_case():
     ("setting", "message"),
     [
         ({"high": 0.0}, "high=0.0 > low=0.0"),
-        ({"record": [0.5, 1.5]}, r"record\[1\]=1.5 inside"),
+        ({"record": [0.5, 1.5]}, r"record\[1\]=1.5 in \[0.0, 1.0\]"),
         ({"low": [0.0, 0.0], "high": [1.0]}, "high.shape"),
         ({"low": [0.0, 0.0], "record": [0.5]}, "low.shape"),
     ],

@@ -12,7 +12,7 @@ def test_rounding_below_zero_counts_as_zero_but_no_more():
     values, _, error = nonnegative_eigenvalues("information", vector @ vector.T)
     assert (values >= 0).all()
     assert (values[:-1] <= error).all()
-    with pytest.raises(InvalidInput, match="information='with eigenvalue -1"):
+    with pytest.raises(InvalidInput, match="information to be positive semidefinite, found the eigenvalue -1"):
         nonnegative_eigenvalues("information", np.array([[0.0, 1.0], [1.0, 0.0]]))
     with pytest.raises(InvalidInput, match="semidefinite"):
         nonnegative_eigenvalues("information", np.diag([1.0, -1e-30]))

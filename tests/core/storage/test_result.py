@@ -89,7 +89,7 @@ def test_a_suffix_may_be_written_in_capitals(tmp_path: Path) -> None:
 def test_another_suffix_is_refused_with_those_that_there_are(kind: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         result_examples()[kind].save(tmp_path / name)
-    assert f"to end in one of {', '.join(RENDERERS[kind])}. These are the formats of {kind}." in str(caught.value)
+    assert f"to end in one of {', '.join(RENDERERS[kind])}. Choose one of these formats of {kind}." in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 

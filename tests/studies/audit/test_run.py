@@ -264,7 +264,7 @@ def test_a_chosen_attack_that_refuses_is_an_error_and_one_of_a_portfolio_is_list
 
 
 def test_more_estimates_than_records_are_refused():
-    with pytest.raises(InvalidInput, match="Expected estimates=2 <= 1, the number of records"):
+    with pytest.raises(InvalidInput, match=r"Expected number of estimates of .*=2 <= 1, the number of records"):
         run(Reader(estimates=2))
 
 

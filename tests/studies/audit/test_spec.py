@@ -130,7 +130,7 @@ def refused(**stated):
         ({"training": {"clip_norm": 1}}, "training: Expected training={'clip_norm': 1} to state the noise_multiplier."),
         ({"training": {"noise_multiplier": -1}}, "training: Expected noise_multiplier=-1"),
         ({"training": {"noise_multiplier": 1, "step": 3}}, "Did you mean steps?"),
-        ({"defenses": [{"clip_norm": 1}]}, "A table needs the key 'name'."),
+        ({"defenses": [{"clip_norm": 1}]}, "Add the key 'name' to a table."),
         ({"defenses": ["prune(0.9)"]}, "Write '0.9' as setting=value."),
         ({"attacks": [{"name": "imprint", "bins": [1]}]}, "attacks: Expected attacks.bins=[1] to be a number, a word"),
     ],

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.bounds.glm.problem import build_glm_problem, split_coefficients, stack_coefficients
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.releases.fitted_estimators.objective import Family, GlmObjective
 
@@ -22,7 +23,16 @@ _DOUBTFUL = 0.1  # relative rounding error of the denominator above which the cl
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """Quantities shared by all records: columns of the Hessian after projection off the intercept's, applied to W."""
+    """Quantities shared by all records, in the notation of :func:`_inverse_traces_of_one_output`.
+
+    Attributes:
+        shift: Vector u.
+        kappa: Number kappa.
+        square: Squared Frobenius norm of K.
+        turned: Vector K^T K W.
+        stretched: Squared norm of K W.
+        whole: Squared Frobenius norm of the feature columns of H before the projection.
+    """
 
     shift: Floats
     kappa: float
@@ -35,17 +45,22 @@ class _Frame:
 def _inverse_traces_of_one_output(
     problem: GlmObjective[Floats], theta: Floats, hessian: Floats, traces: Floats, unit: float
 ) -> Floats:
-    r"""Compute ``tr (J^T J)^-1`` for each record at unit noise, rounded down, at least ``d^2 / tr(J^T J)``.
+    r"""Compute ``tr((J^T J)^{-1})`` for each record and ``noise_std = 1``, rounded down.
 
-    Let h be the intercept's column of H, K the other columns after projection off h, :math:`\kappa = 1/|h|^2`, and u
-    the shift of that projection (without intercept: K = H, kappa = 0, u = 0). Then with g = A W, y = x + u, t = K^T K g
+    Here J is the derivative of the released coefficients by the record x with d values, H the Hessian of the objective,
+    and W the coefficients. r and A are the first and second derivative of the record's training loss by its linear
+    predictor. Let h be the column of H that belongs to the intercept and :math:`\kappa = 1/|h|^2`. Let :math:`H_0` be
+    the other columns, :math:`u = -\kappa H_0^T h`, and :math:`K = H_0 + h u^T`, the projection of these columns onto
+    the complement of h. Without an intercept, K = H, kappa = 0 and u = 0. With g = A W, y = x + u, t = K^T K g and the
+    identity matrix I, a record of weight 1 has
 
-    .. math:: J^T J = N^T (K^T K)^{-1} N + \kappa g g^T, \quad N = r 1 + y g^T, \quad \delta = r + g^T y,
+    .. math:: J^T J = N^T (K^T K)^{-1} N + \kappa g g^T, \quad N = r I + y g^T, \quad \delta = r + g^T y,
 
-    .. math:: r^2 \mathrm{tr}(J^T J)^{-1} = |K|^2 + \frac{|Kg|^2 |y|^2 - 2 \delta y^T t - \kappa |t|^2}
+    .. math:: r^2 \mathrm{tr}((J^T J)^{-1}) = |K|^2 + \frac{|Kg|^2 |y|^2 - 2 \delta y^T t - \kappa |t|^2}
               {\delta^2 + \kappa |Kg|^2}.
 
-    Notation: ``traces`` are the traces of J^T J rounded up, ``unit`` is the relative rounding error of a product.
+    ``traces`` are the traces of J^T J, rounded up; ``unit`` is the relative rounding error of a product. The result is
+    never below ``d^2 / traces``, a simpler lower bound.
     """
     d, w = problem.features, theta[0, : problem.features]
     with np.errstate(divide="ignore"):
@@ -87,7 +102,7 @@ def _frame(problem: GlmObjective[Floats], hessian: Floats, w: Floats) -> _Frame:
 def _slips(
     frame: _Frame, length: float, a: Floats, delta: Floats, lengths: Floats, slip: Floats, unit: float
 ) -> tuple[Floats, Floats]:
-    """Bound the rounding errors of numerator and denominator by the sizes of their factors."""
+    """Bound the rounding errors of numerator and denominator of the fraction by the sizes of their factors."""
     turned = float(np.linalg.norm(frame.turned))
     reach = a * frame.whole * length  # upper limit on the norm of the terms that cancel in t
     products = a**2 * frame.stretched * lengths**2 + 2 * np.abs(delta) * lengths * reach + frame.kappa * reach**2
@@ -102,14 +117,14 @@ _CHUNK = 2**24  # numbers held at once, 128 MB
 
 @dataclass(frozen=True, eq=False)
 class GlmInformation:
-    """Fisher information about each record in a released model with Gaussian noise on coefficients and intercept.
+    """Fisher information I about each record in a released model with Gaussian noise on coefficients and intercept.
 
     The values depend on private records and are private themselves.
 
     Attributes:
         traces: tr(I) for each record, rounded up.
-        inverse_traces: tr(I^-1) for each record, rounded down; None for models with several outputs, for which only
-            :meth:`matrix` gives it.
+        inverse_traces: tr(I^-1) for each record, rounded down. None for models with several outputs; invert
+            :meth:`matrix` instead.
         coefficients: Coefficients at which the information was computed.
         intercept: Intercept at which the information was computed, or None.
     """
@@ -134,14 +149,15 @@ class GlmInformation:
         return np.asarray(-problem.weights[index] * (self._inverse @ problem.mixed_derivative(self._theta, index)))
 
     def matrix(self, record: int) -> Floats:
-        """Return the information matrix about one record, ``J^T J / noise_std^2``."""
+        """Return the information matrix about one record, ``J^T J / noise_std^2`` with J from :meth:`jacobian`."""
         jacobian = self.jacobian(record)
         return np.asarray(jacobian.T @ jacobian / self._noise_std**2)
 
     def mse_lower_bounds(self) -> Floats:
-        """Return ``tr(I^-1) / d`` for each record, or ``d / tr(I)`` if the former is not known.
+        """Return lower bounds on the mean squared error of unbiased estimates, one for each record with d values.
 
-        The bounds hold for unbiased estimates and are not capped by a constant guess.
+        A bound is ``tr(I^-1) / d``, or ``d / tr(I)`` for models with several outputs. It may exceed the error of a
+        constant guess.
         """
         if self.inverse_traces is not None:
             return np.asarray(self.inverse_traces / self._problem.features)
@@ -164,23 +180,26 @@ def glm_information(
 ) -> GlmInformation:
     r"""Exact Fisher information about every record in a noisy generalised linear model.
 
-    .. math:: \frac{\partial W}{\partial x} = -H^{-1} w \bigl[r \otimes 1 + \tilde x \otimes (A W)\bigr], \quad
+    .. math:: J = \frac{\partial W}{\partial x} = -w H^{-1} \bigl[r \otimes E + \tilde x \otimes (A W)\bigr], \quad
               H = \sum_i w_i A_i \otimes \tilde x_i \tilde x_i^T + \Lambda, \quad I = J^T J / \text{noise}^2
 
-    Here r and A are the first and second derivative of a record's loss by its predictors. Penalties belong to sums of
-    losses, not means: ``penalty = 1 / C`` in scikit-learn.
+    Here W are the coefficients, x is a record, w its weight, :math:`\tilde x` the record with a 1 for the intercept,
+    and E the derivative of :math:`\tilde x` by x. :math:`\Lambda` is the diagonal matrix of the penalties. r and A are
+    the first and second derivative of the record's training loss by its linear predictors. Penalties belong to sums of
+    training losses, not means: ``penalty = 1 / C`` in scikit-learn.
 
     Args:
         coefficients: Minimiser of the objective, shape (features,) or (outputs, features).
         features: Training records, shape (records, features).
         labels: One label for each record, see :func:`reconrisk.bounds.glm.problem.fit_glm`.
-        family: Loss: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
+        family: Training loss: ``squared``, ``logistic``, ``multinomial`` or ``poisson``.
         penalty: Weight :math:`\lambda` of the penalty on the coefficients.
         noise_std: Standard deviation of the noise on each released number.
         intercept: Intercept of the minimiser, or None for a model without one.
         intercept_penalty: Weight :math:`\lambda_0` of the penalty on the intercept.
         sample_weight: Weight of each record; by default 1.
-        tolerance: Largest accepted distance of the coefficients from the minimum, relative.
+        tolerance: Largest accepted length of the Newton step to the minimum, relative to 1 plus the norm of all
+            coefficients.
 
     Returns:
         The information about each record.
@@ -193,8 +212,8 @@ def glm_information(
     \frac{\lambda_0}2|b|^2` as in :func:`reconrisk.bounds.glm.problem.fit_glm`; labels and weights are public; each
     released number, including the intercept, has independent noise of ``noise_std``.
     Guarantee: traces are rounded up. Traces of the inverse are rounded down and never below ``d^2 / tr(I)``.
-    Edge cases: a record of weight zero has trace 0 and ``inverse_traces`` inf. A residual that may be zero up to
-    rounding counts as large as rounding allows.
+    Edge cases: a record of weight zero has trace 0 and ``inverse_traces`` inf. A derivative r that may be zero up to
+    rounding is replaced by the largest value that rounding allows.
     Reference: Section 7.1, guo2022; `Hannun et al. (2021) <https://arxiv.org/abs/2102.11673>`_.
 
     >>> records = {"features": [[1.0], [1.0]], "labels": [0, 1]}
@@ -212,7 +231,8 @@ def glm_information(
         raise invalid_input(
             "features.shape",
             (len(problem.design), problem.features),
-            f"to be (records, features) with {wide} features for {problem.outputs} outputs, as coefficients have",
+            f"to be (records, {wide}) with labels of {len(theta)} outputs, the shape of coefficients",
+            "Pass the features and labels of the fit.",
         )
     noise = check_positive("noise_std", noise_std, "Without noise the information is infinite.")
     hessian = problem.hessian(theta)
@@ -224,7 +244,7 @@ def glm_information(
     condition = float(np.abs(hessian).sum(axis=0).max() * np.abs(inverse).sum(axis=0).max())
     if not unit * condition < 0.1:  # beyond, the error margins below are not valid
         remedy = "Scale the features or raise the penalty."
-        raise invalid_input("hessian", f"of condition {condition:.2g}", "to be invertible", remedy)
+        raise InvalidInput(f"Expected an invertible Hessian, found condition number {condition:.2g}. {remedy}")
     traces = _traces(problem, theta, inverse, margin=unit * condition)
     inverse_traces = None
     if problem.outputs == 1:
@@ -236,24 +256,24 @@ def glm_information(
 
 
 def _check_minimum(theta: Floats, newton_step: Floats, tolerance: float) -> None:
-    """Raise if the Newton step shows that the coefficients are not at the minimum."""
+    """Raise InvalidInput if the Newton step is longer than ``tolerance * (1 + |theta|)``."""
     distance = float(np.linalg.norm(newton_step))
     if not distance <= tolerance * (1 + float(np.linalg.norm(theta))):
-        raise invalid_input(
-            "coefficients",
-            f"{distance:.3g} from the minimum",
-            f"to be the minimiser up to {tolerance:g} relative",
-            "Train to a tighter tolerance, polish by Newton's method (polish=True, or fit_glm(start=...)), or check "
-            "penalty and weights.",
+        raise InvalidInput(
+            f"Expected coefficients that minimise the objective up to a relative distance of {tolerance:g}, found a "
+            f"distance of {distance:.3g}. Train to a tighter tolerance, polish by Newton's method (polish=True, or "
+            "fit_glm(start=...)), or check penalty and weights."
         )
 
 
 def _traces(problem: GlmObjective[Floats], theta: Floats, inverse: Floats, margin: float) -> Floats:
-    r"""Compute ``|J|^2`` for each record at unit noise, rounded up.
+    r"""Compute ``tr(J^T J)`` for each record and ``noise_std = 1``, rounded up.
 
-    With :math:`Y_b = H^{-1}(e_b \otimes \tilde x)` it is :math:`r^T T r + 2 \sum_{abc} r_a A_{bc} \langle Y_b,
-    H^{-1}(e_a \otimes W_c)\rangle + \sum_{ab} (A W W^T A)_{ab} \langle Y_a, Y_b\rangle`. T and the inner factors of the
-    sums are the same for all records.
+    In the notation of :func:`glm_information`, let :math:`e_a` be the unit vector of output a, :math:`f_j` the unit
+    vector of feature j, :math:`Y_b = H^{-1}(e_b \otimes \tilde x)` and :math:`T_{ab} = \sum_j \langle H^{-1}(e_a
+    \otimes f_j), H^{-1}(e_b \otimes f_j)\rangle`. For a record of weight 1 the trace is :math:`r^T T r + 2 \sum_{abc}
+    r_a A_{bc} \langle Y_b, H^{-1}(e_a \otimes W_c)\rangle + \sum_{ab} (A W W^T A)_{ab} \langle Y_a, Y_b\rangle`. T and
+    :math:`H^{-1}(e_a \otimes W_c)` are the same for all records.
     """
     d, m, k = problem.features, problem.design.shape[1], problem.outputs
     columns = inverse.reshape(k * m, k, m)

@@ -41,12 +41,15 @@ def fit_glm(
 
     .. math:: \sum_i w_i\,\ell(W x_i + b, y_i) + \tfrac12\lambda|W|^2 + \tfrac12\lambda_0|b|^2
 
+    Here :math:`x_i`, :math:`y_i` and :math:`w_i` are features, label and weight of record i, W are the coefficients, b
+    is the intercept, and :math:`\ell` the training loss.
+
     Args:
         features: Training records, shape (records, features).
         labels: One label for each record: numbers for ``squared``, 0 or 1 for ``logistic``, class indices for
             ``multinomial``, counts for ``poisson``.
-        family: Loss: ``squared`` (half the squared error), ``logistic``, ``multinomial``, or ``poisson`` (exponential
-            mean).
+        family: Training loss: ``squared`` (half the squared error), ``logistic``, ``multinomial``, or ``poisson`` (with
+            the exponential of the linear predictor as mean).
         penalty: Weight :math:`\lambda` of the penalty on the coefficients.
         intercept: True to fit an intercept.
         intercept_penalty: Weight :math:`\lambda_0` of the penalty on the intercept.
@@ -60,7 +63,7 @@ def fit_glm(
         InvalidInput: If an argument is invalid, or if a problem without penalty has no unique minimum (separable
             classes, collinear features).
 
-    Guarantee: the last Newton step is at the rounding of floats.
+    Guarantee: the last Newton step is not longer than the rounding error of floats.
 
     >>> fit = fit_glm(features=[[1.0], [2.0]], labels=[1.0, 2.0], family="squared", penalty=5.0)
     >>> fit.coefficients.round(9).tolist()
@@ -70,7 +73,9 @@ def fit_glm(
     shape = (problem.outputs, problem.design.shape[1])
     begin = np.zeros(shape) if start is None else stack_coefficients(start.coefficients, start.intercept)
     if begin.shape != shape:
-        raise invalid_input("start", begin.shape, f"to have {shape} coefficients, the intercept included")
+        raise invalid_input(
+            "shape of start", begin.shape, f"to be {shape}, the intercept included", "Pass a fit of the same features."
+        )
     return split_coefficients(minimise(problem, begin), problem)
 
 
@@ -89,7 +94,7 @@ def build_glm_problem(
     Args:
         features: Training records, shape (records, features).
         labels: One label for each record.
-        family: Name of the loss, see :func:`fit_glm`.
+        family: Name of the training loss, see :func:`fit_glm`.
         penalty: Weight of the penalty on the coefficients.
         intercept: True for a model with intercept.
         intercept_penalty: Weight of the penalty on the intercept.
@@ -107,9 +112,7 @@ def build_glm_problem(
     x = finite_array("features", features, dimensions=(2,), remedy="Flatten each record to a row.")
     targets = _targets(labels, family, classes)
     if len(targets) != len(x):
-        raise invalid_input(
-            "features.shape", x.shape, f"to be (records, features) with {len(targets)} records, one per label"
-        )
+        raise invalid_input("features.shape", x.shape, f"to be ({len(targets)}, features), one row per label")
     weights = np.ones(len(x))
     if sample_weight is not None:
         weights = nonnegative_array("sample_weight", sample_weight, dimensions=(1,))
@@ -136,7 +139,7 @@ def _targets(labels: ArrayLike, family: Family, classes: int | None) -> Floats:
     # Released coefficients state the number of classes, of which some may have no record.
     count = int(y.max()) + 1 if classes is None else classes
     if y.max() >= count:
-        raise invalid_input("labels", int(y.max()), f"< {count}, the number of classes")
+        raise invalid_input("max(labels)", int(y.max()), f"< {count}, the number of classes")
     return np.asarray(np.eye(count)[y.astype(int)])  # one-hot rows
 
 

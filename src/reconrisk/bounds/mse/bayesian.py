@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.bounds.mse.premises import KNOWS_PRIOR, UNSTATED, mse_guarantee
 from reconrisk.bounds.numerics.matrices import finite_array, nonnegative_eigenvalues, square_matrix
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Guarantee, Scope
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
@@ -19,8 +20,8 @@ Floats = NDArray[np.float64]
 _PRIOR = "the record is drawn from a prior of this information, whose density vanishes at the boundary of its support"
 _EXPECTED = "the information of the release is its expectation over the prior, or an upper limit of it"
 _NO_UNIFORM = (
-    "No density has zero information in a direction: a uniform one has infinite information at its boundary. Use "
-    "box_prior_information, gaussian_prior_information or blurred_prior_information."
+    "Use box_prior_information, gaussian_prior_information or blurred_prior_information. No prior density has zero "
+    "information in a direction; a uniform density has infinite information at its boundary."
 )
 
 
@@ -39,7 +40,9 @@ def bayesian_mse_lower_bound(
               \ge \frac d{E\,\mathrm{tr}\,I + \mathrm{tr} P}
               \ge \frac d{E\,\mathrm{tr}\,I + d \lambda_{\max}(P)}
 
-    Pass either ``information`` or ``trace``; the matrix gives the tighter bound.
+    Here E is the mean over the prior, I the Fisher information of the release about the record, P the Fisher
+    information of the prior, and :math:`\lambda_{\max}` the largest eigenvalue. Pass either ``information`` or
+    ``trace``; the matrix gives the tighter bound.
 
     Args:
         information: Expected Fisher information E I of the release: a matrix, or its diagonal as a vector.
@@ -61,7 +64,7 @@ def bayesian_mse_lower_bound(
     Assumes: the record is drawn from the prior, whose density is smooth and vanishes at the boundary of its support.
     Guarantee: holds for biased estimates too; never above ``constant_guess_mse``.
     Edge cases: without information the bound is tr(P^-1)/d, at most the variance of the prior.
-    Reference: Theorem 3.2, chen2025, with the largest eigenvalue; its appendix uses the smallest.
+    Reference: Theorem 3.2, chen2025, with the largest eigenvalue of P; the appendix of the paper uses the smallest.
 
     >>> bayesian_mse_lower_bound([1.0, 3.0], prior_information=1.0).value > 0.374
     True
@@ -70,7 +73,10 @@ def bayesian_mse_lower_bound(
     """
     if (information is None) == (trace is None):
         raise invalid_input(
-            "(information, trace)", (information, trace), "to have exactly one value", "Prefer the matrix."
+            "(information, trace)",
+            (information, trace),
+            "to have exactly one value",
+            "Pass information=... or trace=...",
         )
     prior = finite_array("prior_information", prior_information, dimensions=(0, 1, 2), remedy=_NO_UNIFORM)
     bound = _from_matrix(information, prior) if information is not None else _from_trace(trace, dimension, prior)
@@ -103,25 +109,26 @@ def gaussian_prior_information(covariance: ArrayLike) -> Floats:
     spread = finite_array("covariance", covariance, dimensions=(0, 1, 2))
     if spread.ndim < 2:
         if not (spread > 0).all():
-            raise invalid_input("covariance", covariance, "> 0", "Leave out coordinates that have no variance.")
+            remedy = "Leave out coordinates that have no variance."
+            raise invalid_input("min(covariance)", float(spread.min()), "> 0", remedy)
         return np.asarray(1 / spread)
     values, axes, error = nonnegative_eigenvalues("covariance", square_matrix("covariance", spread))
     if values.min() <= error:
-        raise invalid_input(
-            "covariance", "singular", "to be positive definite", "Leave out directions that have no variance."
+        raise InvalidInput(
+            "Expected covariance to be positive definite, found a singular one. Leave out directions without variance."
         )
     return np.asarray((axes / values) @ axes.T)  # the inverse from the eigenvalues that were just checked
 
 
 def box_prior_information(widths: ArrayLike) -> Floats:
-    r"""Fisher information of the smoothest prior on a box, with density :math:`\prod_i \cos^2(\pi x_i/w_i)`.
+    r"""Fisher information of the prior with the least information among all priors on intervals of given widths.
 
-    .. math:: P_{ii} = 4\pi^2/w_i^2
+    .. math:: P_{ii} = 4\pi^2/w_i^2 \quad\text{for the density}\quad p(x) \propto \prod_i \cos^2(\pi x_i/w_i)
 
-    The density is stated up to a constant factor. No density on an interval of that width has less information.
+    Here :math:`x_i` is the distance of value i from the middle of its interval, and :math:`w_i` the width.
 
     Args:
-        widths: Width of the box in each coordinate, or one number.
+        widths: Width of the interval of each value, or one number.
 
     Returns:
         The information of each coordinate.
@@ -134,7 +141,7 @@ def box_prior_information(widths: ArrayLike) -> Floats:
     """
     sides = finite_array("widths", widths, dimensions=(0, 1))
     if not (sides > 0).all():
-        raise invalid_input("widths", widths, "> 0", "Leave out coordinates that are known.")
+        raise invalid_input("min(widths)", float(sides.min()), "> 0", "Leave out coordinates that are known.")
     return np.asarray(4 * math.pi**2 / sides**2)
 
 
@@ -161,13 +168,11 @@ def _from_matrix(information: ArrayLike, prior: Floats) -> float:
     released = square_matrix("information", information)
     nonnegative_eigenvalues("information", released)
     if prior.ndim and len(prior) != len(released):
-        raise invalid_input(
-            "prior_information.shape", prior.shape, f"to match information of dimension {len(released)}"
-        )
+        raise invalid_input("prior_information.shape", prior.shape, f"to have {len(released)} rows, as information has")
     _check_positive_definite(prior)
     added = float(prior) * np.eye(len(released)) if prior.ndim == 0 else square_matrix("prior_information", prior)
     values, _, error = nonnegative_eigenvalues("information + prior_information", released + added)
-    return float(np.mean(1 / (values + error)))  # eigenvalues rounded up: the bound can only fall
+    return float(np.mean(1 / (values + error)))  # eigenvalues rounded up, so the lower bound is rounded down
 
 
 def _from_trace(trace: float | None, dimension: int | None, prior: Floats) -> float:
@@ -188,6 +193,6 @@ def _check_positive_definite(prior: Floats) -> None:
         values, _, error = nonnegative_eigenvalues("prior_information", square_matrix("prior_information", prior))
         smallest = float(values.min())
     if smallest <= error:  # may be zero up to rounding
-        raise invalid_input(
-            "prior_information", f"with eigenvalue {smallest:.6g}", "to be positive definite", _NO_UNIFORM
+        raise InvalidInput(
+            f"Expected prior_information to be positive definite, found the eigenvalue {smallest:.6g}. {_NO_UNIFORM}"
         )

@@ -40,6 +40,8 @@ def mse_lower_bound_from_fisher(
     .. math:: \frac{\mathrm{tr}(I^{-1})}d \ge \frac d{\mathrm{tr}\,I} \ge \frac1{\lambda_{\max}(I)}, \qquad
               \text{in general}\quad \frac{\mathrm{tr}(J_\mu I^{-1} J_\mu^T)}d + \frac{|\mu(z)-z|^2}d
 
+    Here z is the record, I the Fisher information of the release about it, and :math:`\mu(z)` the mean of the estimate.
+
     Pass exactly one of ``information``, ``trace`` and ``spectral_norm``, each exact or an upper limit.
 
     Args:
@@ -63,8 +65,9 @@ def mse_lower_bound_from_fisher(
     Assumes: a regular release density; ``information`` is taken at the record itself, so the value is private.
     Guarantee: never above ``constant_guess_mse``; eigenvalues are rounded up. It does not bound the probability of a
     good estimate, nor the error of estimates with another bias.
-    Edge cases: exactly singular information (a diagonal with a zero) gives inf and an assumption that says so, unless
-    the Jacobian vanishes on its kernel. An eigenvalue below the rounding error counts as large as that error.
+    Edge cases: exactly singular information (a diagonal with a zero) gives inf and adds an assumption that states this,
+    unless the Jacobian vanishes on the kernel of the information. An eigenvalue below the rounding error is replaced by
+    that error.
     Reference: Theorem 2, guo2022.
 
     >>> round(mse_lower_bound_from_fisher(trace=8.0, dimension=2).value, 9)
@@ -77,13 +80,16 @@ def mse_lower_bound_from_fisher(
     if sum(form is not None for form in (information, trace, spectral_norm)) != 1:
         given = (information, trace, spectral_norm)
         raise invalid_input(
-            "(information, trace, spectral_norm)", given, "to have exactly one value", "Prefer the matrix."
+            "(information, trace, spectral_norm)",
+            given,
+            "to have exactly one value",
+            "Pass information=..., trace=... or spectral_norm=...",
         )
     biased = mean_jacobian is not None or bool(np.any(finite_array("bias", bias, dimensions=(0, 1)) != 0))
     if information is not None:
         bound = _from_matrix(information, mean_jacobian, bias)
     elif biased:
-        raise invalid_input("information", None, "to be a matrix", "mean_jacobian and bias need the full matrix.")
+        raise invalid_input("information", None, "to be a matrix", "Pass it together with mean_jacobian or bias.")
     elif trace is None:
         largest = check_nonnegative("spectral_norm", spectral_norm)
         bound = math.inf if largest == 0 else 1 / largest
@@ -110,7 +116,7 @@ def _from_matrix(information: ArrayLike, mean_jacobian: ArrayLike | None, bias: 
     size = len(values)
     offsets = np.asarray(bias, dtype=float)
     if offsets.ndim and len(offsets) != size:
-        raise invalid_input("bias.shape", offsets.shape, f"to match information of dimension {size}")
+        raise invalid_input("bias.shape", offsets.shape, f"to be {(size,)}, one value per row of information")
     gains = np.ones(size)
     if mean_jacobian is not None:
         jacobian = finite_array("mean_jacobian", mean_jacobian, dimensions=(2,))

@@ -34,7 +34,7 @@ def output_perturbation_epsilon(
         InvalidInput: If an argument is not positive.
 
     Assumes: mean loss of slope at most 1 plus :math:`\frac\lambda2|w|^2`, every coefficient penalised, exact minimiser.
-    Reference: Section 7.1, guo2022, which prints it without the square and without R.
+    Reference: Section 7.1, guo2022, where the printed formula lacks the square and R.
 
     >>> round(output_perturbation_epsilon(0.01, records=12_665, regularization=0.01), 2)
     2.49
@@ -56,7 +56,7 @@ def mse_lower_bound_from_output_perturbation(
         records: Number of training records.
         regularization: Weight of the penalty.
         record_norm: Largest Euclidean norm of a record.
-        diameters: Widths of the box that contains the records; one number for equal widths.
+        diameters: Width of the range of each value (largest minus smallest); one number for equal widths.
 
     Returns:
         A guarantee on the mean squared error.
@@ -64,8 +64,8 @@ def mse_lower_bound_from_output_perturbation(
     Raises:
         InvalidInput: If an argument is not positive.
 
-    Assumes: as :func:`output_perturbation_epsilon`; records lie in a box with these ``diameters``. ``record_norm`` must
-    cover the whole box, or the records must be scaled to it.
+    Assumes: as :func:`output_perturbation_epsilon`; each value lies in a known range of width ``diameters``. Every
+    record with values in these ranges has a norm of at most ``record_norm``, or records are scaled to that norm.
     Guarantee: as :func:`reconrisk.bounds.mse.renyi.mse_lower_bound_from_rdp`.
     Reference: Theorem 1 and Section 7.1, guo2022, corrected.
 
@@ -84,8 +84,11 @@ def logistic_information(
 ) -> GlmInformation:
     r"""Exact Fisher information about every record in a noisy logistic regression, in guo2022's convention.
 
-    .. math:: \frac{\partial\theta}{\partial x} = -H^{-1}\bigl[(s-y) 1 + s(1-s) x \theta^T\bigr], \quad
-              H = \sum_i s_i(1-s_i) x_i x_i^T + n\lambda 1, \quad I = J^T J / \text{noise}^2
+    .. math:: \frac{\partial\theta}{\partial x} = -H^{-1}\bigl[(s-y) E + s(1-s) x \theta^T\bigr], \quad
+              H = \sum_i s_i(1-s_i) x_i x_i^T + n\lambda E, \quad I = J^T J / \text{noise}^2
+
+    Here :math:`\theta` are the coefficients, x and y are features and label of a record, s is its predicted probability
+    of label 1, n the number of records, E the identity matrix, and :math:`J = \partial\theta/\partial x`.
 
     :func:`reconrisk.bounds.glm.information.glm_information` also handles other models, intercepts and weights.
 

@@ -24,10 +24,12 @@ _LARGEST = 1e150  # squares of larger numbers overflow
 
 
 def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | None = None) -> float:
-    r"""Mean squared error of guessing the centre of the box, without reading the release.
+    r"""Mean squared error of guessing the centre of the box [low, high], without the release.
 
     .. math:: \frac1{4d} \sum_i (h_i - l_i)^2 \quad\text{at most}, \qquad
               \frac1d \sum_i \bigl(x_i - \tfrac{l_i+h_i}2\bigr)^2 \quad\text{for one record}
+
+    Here l is ``low``, h is ``high``, x the record and d its number of values.
 
     Args:
         low: Smallest value of each coordinate; one number for equal limits.
@@ -41,8 +43,8 @@ def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | N
         InvalidInput: If ``high`` is not above ``low``, if a limit exceeds 1e150, if shapes differ, or if the record
             lies outside the box.
 
-    Assumes: the record lies in the box.
-    Guarantee: without ``record``, no constant guess has a smaller worst case over the box.
+    Assumes: each value of the record lies in [low, high].
+    Guarantee: without ``record``, no constant guess has a smaller largest error over the box.
 
     >>> constant_guess_mse(low=0.0, high=1.0)
     0.25
@@ -57,7 +59,7 @@ def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | N
         raise invalid_input(
             "high",
             high,
-            f"> low={low!r} in every coordinate, and both within 1e150",
+            f"> low={low!r} in every coordinate, with no magnitude above {_LARGEST:g}",
             "Pass the smallest and largest value that a record can take.",
         )
     if record is None:
@@ -67,7 +69,7 @@ def constant_guess_mse(*, low: ArrayLike, high: ArrayLike, record: ArrayLike | N
 
 
 def record_in_box(record: ArrayLike, *, low: ArrayLike, high: ArrayLike) -> Floats:
-    """Return the record as a vector, after checking that it lies in the box.
+    """Return the record as a vector, after checking that each value lies in [low, high].
 
     Args:
         record: Values of the record.
@@ -78,7 +80,7 @@ def record_in_box(record: ArrayLike, *, low: ArrayLike, high: ArrayLike) -> Floa
         The record as a vector of floats.
 
     Raises:
-        InvalidInput: If shapes differ, or if a value lies outside the box.
+        InvalidInput: If shapes differ, or if a value lies outside [low, high].
     """
     target = finite_array("record", record, dimensions=(1,))
     lower, upper = np.asarray(low, dtype=float), np.asarray(high, dtype=float)
@@ -88,8 +90,9 @@ def record_in_box(record: ArrayLike, *, low: ArrayLike, high: ArrayLike) -> Floa
     outside = np.flatnonzero((target < lower) | (target > upper))
     if len(outside):
         first = int(outside[0])
+        ends = [float(np.broadcast_to(limit, target.shape)[first]) for limit in (lower, upper)]
         raise invalid_input(
-            f"record[{first}]", float(target[first]), "inside [low, high]", "Widen the box or clip the data."
+            f"record[{first}]", float(target[first]), f"in {ends}", "Widen low and high, or clip the record."
         )
     return target
 

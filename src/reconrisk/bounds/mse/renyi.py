@@ -40,12 +40,14 @@ def mse_lower_bound_from_rdp(
     .. math:: \frac{1}{d} \sum_i \frac{\gamma_i^2 \Delta_i^2}{e^\epsilon - 1} + \frac{|\mu(z) - z|^2}d, \quad
               \Delta_i = \tfrac12 \mathrm{diam}_i \;\text{ or, for one record, }\; \max(z_i - l_i, h_i - z_i)
 
-    Pass either ``diameters`` or the box ``low``, ``high``. With ``record`` the bound is tighter and holds for that
-    record only, so its value is private. The defaults of ``slopes`` and ``bias`` describe unbiased estimates.
+    Here z is the record, d its number of values, :math:`\mu(z)` the mean of the estimate, l ``low`` and h ``high``.
+    Pass either ``diameters``, or ``low`` and ``high``, which bound a box that contains all records. With ``record`` the
+    bound is tighter and holds for that record only, so its value is private. The defaults of ``slopes`` and ``bias``
+    describe unbiased estimates.
 
     Args:
         epsilon: Renyi divergence of order 2 or above under replacement of one record.
-        diameters: Widths of the box that contains the records; one number for equal widths.
+        diameters: Width of the range of each value (largest minus smallest); one number for equal widths.
         low: Smallest value of each coordinate; one number for equal limits.
         high: Largest value of each coordinate; one number for equal limits.
         record: Record to bound the error for; it must lie in the box.
@@ -80,7 +82,7 @@ def mse_lower_bound_from_rdp(
     rates = nonnegative_array("slopes", slopes, dimensions=(0, 1), remedy="Pass 1 for unbiased estimates.")
     offsets = finite_array("bias", bias, dimensions=(0, 1), remedy="Pass 0 for unbiased estimates.")
     if rates.ndim and steps.ndim and rates.shape != steps.shape:
-        raise invalid_input("slopes.shape", rates.shape, f"to equal the shape of the box, {steps.shape}")
+        raise invalid_input("slopes.shape", rates.shape, f"to be {steps.shape}, one slope per coordinate")
     moved = float(np.mean((rates * steps) ** 2))
     # 1 / (e^epsilon - 1), written with e^-epsilon because e^epsilon overflows above 709; inf at 0.
     inverse = math.inf if epsilon == 0 else math.exp(-epsilon) / -math.expm1(-epsilon)
@@ -100,18 +102,18 @@ def mse_lower_bound_from_rdp(
 def _steps(
     diameters: ArrayLike | None, low: ArrayLike | None, high: ArrayLike | None, record: ArrayLike | None
 ) -> tuple[Floats, float]:
-    """Return the distance that each coordinate can move inside the box, and the error of the constant guess."""
+    """Return Delta_i of :func:`mse_lower_bound_from_rdp` for each coordinate, and the error of the constant guess."""
     if diameters is not None and low is None and high is None and record is None:
         widths = nonnegative_array("diameters", diameters, dimensions=(0, 1))
         if widths.max() > _LARGEST:
-            raise invalid_input("diameters", float(widths.max()), f"<= {_LARGEST:g}", "Rescale the data.")
+            raise invalid_input("max(diameters)", float(widths.max()), f"<= {_LARGEST:g}", "Rescale the data.")
         return widths / 2, float(np.mean(widths**2)) / 4
     if diameters is not None or low is None or high is None:
         given = (diameters, low, high)
         raise invalid_input(
             "(diameters, low, high)",
             given,
-            "to be diameters alone, or low and high",
+            "to have either diameters, or both low and high",
             "Pass low and high if you pass record.",
         )
     cap = centre_guess_mse(low=low, high=high)

@@ -48,8 +48,9 @@ def log_weighted_chi_square(threshold: float, *, weights: ArrayLike) -> float:
     Raises:
         InvalidInput: If the threshold or a weight is negative or not finite.
 
-    Guarantee: the last refinement of the rule plus its distance from the one before, which is far above its own error,
-    and never above Chernoff's bound. The excess is about 1e-10 of the probability.
+    Guarantee: the result is the last refinement of the rule plus its distance from the refinement before. That distance
+    is far above the error of the last refinement, so the result is an upper bound. It exceeds the probability by a
+    relative 1e-10 or so, and never exceeds Chernoff's bound.
     Edge cases: no positive weight gives 0 (certainty); otherwise a threshold of 0 gives -inf.
     Reference: the inversion formula of `Imhof (1961) <https://doi.org/10.1093/biomet/48.3-4.419>`_ on a bent contour.
 

@@ -51,9 +51,9 @@ def log_integral_upper_bound(log_integrand: LogIntegrand, low: Floats, mode: Flo
         One log integral for each member.
 
     Assumes: each member is log-concave and tends to zero on both sides; ``low < mode < high``.
-    Guarantee: adaptive Gauss-Lobatto quadrature, plus its error estimates (the difference to a rule of lower order, far
-    above the error of the higher one), plus the tails, which log-concavity bounds. The relative excess over the
-    integral is below 1e-10.
+    Guarantee: the result is the sum of adaptive Gauss-Lobatto quadrature, its error estimates, and bounds on the tails
+    that follow from log-concavity. An error estimate is the difference to a rule of lower order, which is far above the
+    error of the higher order. The relative excess over the integral is below 1e-10.
 
     >>> flat = np.zeros(1)
     >>> normal = log_integral_upper_bound(lambda x, _: -x * x / 2, flat - 1, flat, flat + 1)

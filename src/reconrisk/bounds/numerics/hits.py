@@ -169,7 +169,7 @@ def one_phase(mechanism: Mechanism) -> tuple[float, Hits]:
     """
     found = phases(mechanism)
     if len(found) > 1:
-        raise invalid_input("mechanism", mechanism, "to have one phase", "Compute the law of each phase separately.")
+        raise invalid_input("mechanism", mechanism, "to have one phase", "Pass each phase in a separate call.")
     return found[0]
 
 
@@ -182,7 +182,7 @@ def dominating_phase(mechanism: Mechanism) -> tuple[float, Hits]:
     Returns:
         Noise multiplier and hits of the dominating phase.
 
-    Guarantee: exact for one phase, and for phases without sampling, whose informations steps / noise^2 add up.
+    Guarantee: exact for one phase, and for phases without sampling, whose values of steps / noise^2 add up.
     Otherwise every step gets the smallest noise and the largest sampling probability of any phase.
 
     >>> from reconrisk.core.mechanism import Composed, dp_sgd
@@ -208,7 +208,8 @@ _ROUNDING = 1e-13  # added to the result, above the rounding of the sum
 def log_average_upper_bound(hits: Hits, given: Callable[[NDArray[np.int64]], Floats]) -> float:
     """Upper bound on the log of the mean of ``exp(given(hits))``, for a nondecreasing function.
 
-    Counts are rounded up to a ladder: first to every 32nd rung, then to the next rung where the term still matters.
+    Counts are rounded up to the values in :func:`_ladder` (rungs): first to every 32nd rung, then to the next rung
+    where the term still matters. Since the function is nondecreasing, the result is an upper bound.
 
     Args:
         hits: Distribution of the number of hits.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from reconrisk.core.errors import InvalidInput
 from reconrisk.core.validation import check_not_empty, invalid_input
 
 Floats = NDArray[np.float64]
@@ -90,7 +91,7 @@ def square_matrix(name: str, value: ArrayLike, *, remedy: str = "") -> Floats:
         raise invalid_input(f"{name}.shape", matrix.shape, "to be square", remedy)
     asymmetry = float(np.abs(matrix - matrix.T).max())
     if asymmetry > 1e-8 * float(np.abs(matrix).max()):  # more than rounding of float64 sums, less than a mistake
-        raise invalid_input(name, f"asymmetric by {asymmetry:.3g}", "to be symmetric", remedy)
+        raise InvalidInput(f"Expected {name} to be symmetric, found an asymmetry of {asymmetry:.3g}. {remedy}".rstrip())
     return np.asarray((matrix + matrix.T) / 2)
 
 
@@ -131,5 +132,6 @@ def nonnegative_eigenvalues(name: str, matrix: Floats, *, remedy: str = "") -> t
     else:
         values, vectors, error = np.diagonal(matrix), np.eye(len(matrix)), 0.0  # no solver, no error
     if values.min() < -error:
-        raise invalid_input(name, f"with eigenvalue {values.min():.6g}", "to be positive semidefinite", remedy)
+        found = f"found the eigenvalue {values.min():.6g}"
+        raise InvalidInput(f"Expected {name} to be positive semidefinite, {found}. {remedy}".rstrip())
     return np.maximum(values, 0.0), vectors, error

@@ -103,7 +103,7 @@ class Result(ABC):
         formats = look_up("renderers", self.kind) or {}
         where = formats.get(path.suffix.lower())
         if where is None:
-            remedy = f"These are the formats of {self.kind}."
+            remedy = f"Choose one of these formats of {self.kind}."
             raise invalid_input("path", str(path), f"to end in one of {', '.join(formats)}", remedy)
         render = Info(self.kind, where, "").load()
         known = dict(list(inspect.signature(render).parameters.items())[2:])  # without result and path

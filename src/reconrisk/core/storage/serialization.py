@@ -166,7 +166,7 @@ def from_json(text: str) -> Any:
         The value.
 
     Raises:
-        InvalidInput: If the text is not JSON, or not that of a registered value of a supported version.
+        InvalidInput: If the text is not JSON, or not the JSON of a registered value of a supported version.
 
     >>> from_json('{"kind": "gaussian", "version": 1, "noise_multiplier": 1.1, "clip_norm": 1.0}')
     Gaussian(noise_multiplier=1.1, clip_norm=1.0)

@@ -23,7 +23,7 @@ def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) 
     Args:
         result: The audit.
         path: The file.
-        strict: Fail also if the trials are too few to show that a limit holds.
+        strict: True to let a case fail also if the trials are too few to show that its limit holds.
 
     Returns:
         The path.

@@ -24,7 +24,7 @@ _COLUMNS = ("goal", "defense", "rebuilt", "interval", "best attack", "best guess
 
 
 def model_card(result: AuditResult) -> str:
-    """Return an audit as a Markdown section: verdict, table, threat model and how to repeat it.
+    """Return an audit as a Markdown section: verdict, table, threat model and the command that repeats it.
 
     Args:
         result: The audit.

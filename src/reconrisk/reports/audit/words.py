@@ -92,13 +92,13 @@ def headline(result: AuditResult) -> Headline:
 
 
 def defense_name(label: str) -> str:
-    """Return the name of a defense for reading.
+    """Return the name of a defense as shown in reports.
 
     Args:
-        label: Label of the defense in the audit; ``"none"`` is the undefended update.
+        label: Key of the defense in the audit; ``"none"`` is the undefended update.
 
     Returns:
-        The label, or ``"no defense"``.
+        ``label``, or ``"no defense"`` for the undefended update.
 
     >>> defense_name("none")
     'no defense'
@@ -245,13 +245,13 @@ def released_thing(threat: ThreatModel) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """Return the label of a metric.
+    """Return the name of a metric as shown on the axes of figures.
 
     Args:
         metric: Name of the metric.
 
     Returns:
-        The label, or the name if there is no label or the plugin of the metric is not installed.
+        The axis label of the metric; ``metric`` if it has none or its plugin is not installed.
     """
     row = METRICS.get(metric)
     return row.label if row is not None and row.label else metric
@@ -264,7 +264,7 @@ def exposures_by_defense(result: AuditResult) -> dict[str, tuple[Exposure, ...]]
         result: The audit.
 
     Returns:
-        Reconstructions by label of the defense, most exposed first; defenses without any are left out.
+        Reconstructions by the key of the defense in the audit, most exposed first; defenses without any are left out.
     """
     found = {
         summary.label: tuple(each for each in result.exposures if each.defense == summary.label)
