@@ -105,7 +105,7 @@ def test_what_cannot_be_met_names_the_nearest_value():
         optimal_pruning(moments(), share=-0.1)
     with pytest.raises(InvalidInput, match=r"utility=0\.0 > 0\. Pass [0-9.e-]+, for instance: at least one value"):
         optimal_pruning(moments(), utility=0.0)
-    with pytest.raises(InvalidInput, match="Expected exactly one of utility_loss, noise_norm, .*, got nothing"):
+    with pytest.raises(InvalidInput, match=r"Expected exactly one of utility_loss, noise_norm, .*, got nothing"):
         optimal_noise(moments())
     with pytest.raises(InvalidInput, match="law='normal' to be"):
         equal_noise(moments(), noise_norm=1.0, law="normal")

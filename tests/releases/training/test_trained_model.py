@@ -603,7 +603,9 @@ def test_arrays_are_refused_with_the_way_to_make_them_tensors(name):
     inputs, labels = records(2)
     arguments = {"inputs": inputs, "labels": labels, "fixed_inputs": inputs, "fixed_labels": labels, "queries": inputs}
     arguments[name] = arguments[name].numpy()
-    with pytest.raises(InvalidInput, match=rf"{name}='ndarray' to be a tensor. Convert with torch.as_tensor\({name}\)"):
+    with pytest.raises(
+        InvalidInput, match=rf"type\({name}\)='ndarray' to be a tensor. Convert with torch.as_tensor\({name}\)"
+    ):
         TrainedModelRelease(perceptron(), cross_entropy, optimizer=sgd(0.1), steps=1, **arguments)
 
 

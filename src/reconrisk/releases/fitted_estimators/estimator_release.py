@@ -175,7 +175,7 @@ class EstimatorRelease(Release):
         return self.known_inputs @ coef.T
 
     def linearize(self) -> Linearized:
-        """Raise InvalidInput: a solver has no derivative; ``rr.bounds.glm_information`` has the one of the minimiser."""
+        """Raise InvalidInput: a solver has no derivative; ``rr.bounds.glm_information`` uses that of the minimiser."""
         raise InvalidInput(
             "The solver of an estimator has no derivative. Use rr.bounds.glm_information for the derivative of "
             "the minimiser."

@@ -78,8 +78,8 @@ def spectral_norm(
 
     Assumes: the other records are known; Gaussian noise of standard deviation ``noise_std``; exact products (rounding
     adds its own relative error: use double inputs if it matters).
-    Guarantee: a lower bound on the error that uses ``upper_limit`` holds with probability ``confidence``; one that uses ``values``
-    may be too high.
+    Guarantee: a lower bound on the error that uses ``upper_limit`` holds with probability ``confidence``; one that uses
+    ``values`` may be too high.
     Edge cases: an information of zero gives 0 and 0.
     Reference: after Kuczynski and Wozniakowski (SIAM J. Matrix Anal. Appl. 13, 1992), with the exact law of
     the random start instead of a bound on it.
