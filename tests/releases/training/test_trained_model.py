@@ -459,7 +459,7 @@ def test_spectral_norm_of_the_old_style_is_refused_in_train_mode_and_right_in_ev
         ({"queries": torch.ones(0, 4)}, "queries with at least one element"),
         ({"queries": torch.full((1, 4), torch.nan)}, "queries to be finite"),
         ({"checkpoint_every": 0}, "checkpoint_every=0 >= 1"),
-        ({"optimizer": torch.optim.SGD}, "optimizer='type' to be an update rule"),
+        ({"optimizer": torch.optim.SGD}, r"type\(optimizer\)='type' to be an update rule"),
     ],
 )
 def test_settings_outside_their_domain_are_refused(settings, message):

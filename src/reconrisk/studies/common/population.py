@@ -72,8 +72,8 @@ class Population:
         .. math:: \kappa \le \sum_c \frac{n_c}{n} \min\Bigl(1, \frac{B m_c}{n_c - B + 1}\Bigr)
 
         Notation: there are n records, :math:`n_c` of them with label c if labels are known. One guess is within ``mse``
-        of at most :math:`m_c` of these. An update of B = ``batch_size`` records allows B estimates, of which the nearest counts. An adversary who
-        has found the other B - 1 records excludes them.
+        of at most :math:`m_c` of these. An update of B = ``batch_size`` records allows B estimates, of which the
+        nearest counts. An adversary who has found the other B - 1 records excludes them.
 
         Args:
             mse: Mean squared error within which a guess succeeds.

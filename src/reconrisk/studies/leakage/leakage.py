@@ -188,7 +188,7 @@ def leakage(
         sampling_probability=sampling_probability,
     )
     loss = _check_loss(model, dataset, loss_fn, parameters)
-    if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "0.05 is usual.") < 1:
+    if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "Pass 0.05, for instance.") < 1:
         remedy = "For exact traces use rr.sensitivity.fisher_trace without relative_error."
         raise invalid_input("relative_error", relative_error, f"in [{_SMALLEST_ERROR}, 1)", remedy)
     if not 0.5 <= check_probability("confidence", confidence) < 1:
