@@ -177,8 +177,8 @@ def refreshed(
     Assumes: public or reference records. The model at which moments are computed has been released before.
     Guarantee: at every step, the guarantee of the defense that ``build`` returns. The defense depends on private data
     only through earlier releases.
-    Reference: Section 5, chen2025, which proposes ``every`` and ``by_layer`` to reduce the cost.
     Edge cases: each call of ``for_model`` counts as one update; the first one computes the moments.
+    Reference: Section 5, chen2025, which proposes ``every`` and ``by_layer`` to reduce the cost.
 
     >>> from reconrisk.defenses.optimal_noise import optimal_noise
     >>> model, inputs, labels = nn.Linear(3, 2), torch.rand(4, 3), torch.zeros(4).long()

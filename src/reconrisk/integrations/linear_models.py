@@ -37,13 +37,16 @@ def information_from_linear(
 
     .. math:: \text{loss}(W x + b, y) + \tfrac12\,\text{decay}\,(|W|^2 + |b|^2)
 
+    This is the training objective: x are the records, y the labels, W the weights and b the biases.
+
     Args:
         model: ``nn.Linear``, or an ``nn.Sequential`` of ``nn.Flatten`` and ``nn.Linear``.
         loss_fn: ``nn.MSELoss``, ``nn.BCEWithLogitsLoss`` (one output), ``nn.CrossEntropyLoss`` or ``nn.PoissonNLLLoss``
             (logarithmic input). Its ``reduction`` sets the scale of the decay.
         inputs: All training records.
         labels: Their labels.
-        weight_decay: Weight decay as in SGD and Adam of ``torch.optim``. That of AdamW is not part of the objective.
+        weight_decay: Weight decay as in SGD and Adam of ``torch.optim``. The weight decay of AdamW is not part of the
+            objective.
         noise_std: Standard deviation of the noise on each weight and bias.
         decay_bias: False if the bias is in a parameter group without decay.
         tolerance: Largest accepted distance from the minimiser, as in ``rr.bounds.glm_information``.
@@ -138,7 +141,7 @@ def information_from_estimator(
 
     Assumes: the estimator was fitted to these ``features``, ``labels`` and ``sample_weight``; labels are public; each
     coefficient and intercept is released with independent noise of ``noise_std``.
-    Guarantee: that of :func:`reconrisk.bounds.glm.information.glm_information`. A convention of scikit-learn that is
+    Guarantee: as :func:`reconrisk.bounds.glm.information.glm_information`. A convention of scikit-learn that is
     read wrongly would show as coefficients away from the minimum.
     Edge cases: l1 and elastic-net penalties, ``positive=True``, one-versus-rest and cross-validated estimators,
     pipelines and sparse features are refused by name.

@@ -24,7 +24,7 @@ class DefendedLoop:
 
     Args:
         optimizer: Optimizer of the loop. Its gradients are changed in place before each step.
-        model: Model whose parameters it updates.
+        model: Model whose parameters the optimizer updates.
         defense: Defense of the gradient of one step.
         rng: Source of the noise.
 
@@ -80,8 +80,9 @@ def defend_optimizer(
 
     Args:
         optimizer: Optimizer of the loop. Its gradients are changed in place.
-        model: Model whose parameters it updates.
-        defense: Defense of the gradient of one step. One from ``rr.defenses.refreshed`` follows the model.
+        model: Model whose parameters the optimizer updates.
+        defense: Defense of the gradient of one step. A defense from ``rr.defenses.refreshed`` is computed again as the
+            model changes.
         rng: Source of the noise; None to seed it from the operating system, as privacy requires.
 
     Returns:
@@ -91,8 +92,8 @@ def defend_optimizer(
         InvalidInput: If an argument has a wrong type, the optimizer updates other parameters, or private records choose
             the defense.
 
-    Assumes: the gradient of a step is the release, of one client or of one record; ``defense.mechanism`` covers it as a
-    whole. For DP-SGD, which clips each record of a batch, train with Opacus.
+    Assumes: the gradient of a step is the release of one client or one record; ``defense.mechanism`` covers the
+    gradient as a whole. For DP-SGD, which clips each record of a batch, train with Opacus.
     Guarantee: only the output of the defense reaches the parameters and ``sent``.
     Edge cases: gradients that are not finite are refused, as are a step without gradients and a step with a closure,
     which would compute its own. A parameter that the loss did not use is sent as if its gradient were zero. Frozen

@@ -459,7 +459,7 @@ def test_spectral_norm_of_the_old_style_is_refused_in_train_mode_and_right_in_ev
         ({"queries": torch.ones(0, 4)}, "queries with at least one element"),
         ({"queries": torch.full((1, 4), torch.nan)}, "queries to be finite"),
         ({"checkpoint_every": 0}, "checkpoint_every=0 >= 1"),
-        ({"optimizer": torch.optim.SGD}, "optimizer='type' to be an update rule"),
+        ({"optimizer": torch.optim.SGD}, r"type\(optimizer\)='type' to be an update rule"),
     ],
 )
 def test_settings_outside_their_domain_are_refused(settings, message):
@@ -603,7 +603,9 @@ def test_arrays_are_refused_with_the_way_to_make_them_tensors(name):
     inputs, labels = records(2)
     arguments = {"inputs": inputs, "labels": labels, "fixed_inputs": inputs, "fixed_labels": labels, "queries": inputs}
     arguments[name] = arguments[name].numpy()
-    with pytest.raises(InvalidInput, match=rf"{name}='ndarray' to be a tensor. Convert with torch.as_tensor\({name}\)"):
+    with pytest.raises(
+        InvalidInput, match=rf"type\({name}\)='ndarray' to be a tensor. Convert with torch.as_tensor\({name}\)"
+    ):
         TrainedModelRelease(perceptron(), cross_entropy, optimizer=sgd(0.1), steps=1, **arguments)
 
 

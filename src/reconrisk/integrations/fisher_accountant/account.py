@@ -50,22 +50,22 @@ class FisherAccount(ReportedResult):
 
     Attributes:
         traces: Estimated trace for each tracked record.
-        standard_errors: Their standard errors; infinite while unknown.
-        least: Information found by finished cycles of evaluations, a floor of the upper limits.
+        standard_errors: Standard errors of ``traces``, absolute; infinite while unknown.
+        least: Trace found by finished cycles, which evaluate every record once; upper limits are never below it.
         degrees: Degrees of freedom of the standard errors.
         dimension: Number of coordinates of a record.
         records: Indices of the tracked records.
         phases: Settings of the training, in order.
-        overshoot: Largest norm of a clipped gradient over the clip norm; above 1 only for smooth clipping.
+        overshoot: Largest norm of a clipped gradient divided by the clip norm; above 1 only for smooth clipping.
         subsampling: Factor for amplification by sampling: ``"exact"``, ``"none"`` or ``"guo2022"``.
         runs: Number of training runs that were averaged.
-        resolution: Relative precision of the evaluations.
+        resolution: Relative rounding error of the evaluations, such as 1.2e-7 for float32.
 
-    Assumes: the label of each record is public, the other records are known; estimates are unbiased. One run is an
-    unbiased estimate of an upper limit of the information: call :func:`average_accounts` on several runs before
-    inverting.
+    Assumes: the label of each record is public, the other records are known; estimates are unbiased. The trace of one
+    run is an unbiased estimate of an upper limit of the information. Call :func:`average_accounts` on several runs
+    before you compute bounds.
     Reference: Theorems 2 to 4 and Algorithm 1, guo2022. The values depend on private data and must not be published
-    (its footnote 2).
+    (footnote 2 of guo2022).
 
     >>> phase = TrainingPhase(noise_multiplier=1.0, clip_norm=1.0, sampling_probability=0.1, poisson=True, steps=5)
     >>> account = FisherAccount(
@@ -94,7 +94,10 @@ class FisherAccount(ReportedResult):
         return sum(phase.steps for phase in self.phases)
 
     def dfil(self) -> Tensor:
-        """Return the Fisher information leakage per coordinate, tr(I)/d, one value per record."""
+        """Return the Fisher information leakage per coordinate, tr(I)/d, one value per record.
+
+        Here I is the Fisher information about the record and d its number of coordinates.
+        """
         return self.traces / self.dimension
 
     def upper_traces(self, confidence: float = 0.95) -> Tensor:
@@ -117,7 +120,7 @@ class FisherAccount(ReportedResult):
         return torch.maximum(upper, self.least).clamp_min(self._rounding_floor())
 
     def _rounding_floor(self) -> float:
-        """Return the information that rounding could hide: a trace too small to measure is not infinite safety."""
+        """Return the trace that rounding could hide; smaller estimates do not show that there is no information."""
         steps = (
             phase.steps * (phase.sampling_probability / (phase.noise_multiplier * phase.clip_norm)) ** 2
             for phase in self.phases
@@ -125,16 +128,16 @@ class FisherAccount(ReportedResult):
         return self.dimension * self.resolution**2 * sum(steps)
 
     def mse_lower_bounds(self, *, confidence: float = 0.95, data_range: tuple[float, float] | None = None) -> Tensor:
-        """Return lower bounds on the mean squared error of unbiased estimates, d over the upper limit, one per record.
+        """Return lower bounds on the mean squared error of unbiased estimates: d / upper limit of the trace.
 
         Args:
             confidence: Confidence of each bound by itself, in [0.5, 1).
-            data_range: Low and high end of the values. Bounds are then capped by the error of a constant guess.
+            data_range: Smallest and largest possible value. Bounds are then at most the error of a constant guess.
 
         Returns:
             Lower bounds on the mean squared error per coordinate, in the order of ``records``.
 
-        Edge cases: 0 while nothing is known; very large for a record without influence, unless ``data_range`` caps it.
+        Edge cases: 0 while nothing is known; very large for a record without influence, unless ``data_range`` is given.
         """
         bounds = self.dimension / self.upper_traces(confidence) * (1 - _ROUNDING)
         if data_range is None:
@@ -144,7 +147,7 @@ class FisherAccount(ReportedResult):
     def mechanism(self) -> NoiseMechanism:
         """Return the steps as a mechanism, for the bound from Renyi DP.
 
-        Assumes: shuffled epochs run to their end, so that a record takes part at most once in each.
+        Assumes: shuffled epochs run to their end, so a record is in at most one batch of each.
         """
         if not self.phases:
             raise InvalidInput(
@@ -179,7 +182,7 @@ class FisherAccount(ReportedResult):
         """Return the distribution over records, the extremes and, with a data range, the bound from Renyi DP.
 
         Args:
-            data_range: Low and high end of the values; None to leave out the bound from Renyi DP.
+            data_range: Smallest and largest possible value; None to leave out the bound from Renyi DP.
             confidence: Confidence of each bound by itself.
             listed: Number of most and least exposed records to list.
 
@@ -214,7 +217,7 @@ class HasAccount(Protocol):
 
 
 def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccount:
-    """Average the information over independent runs of one training, which is the quantity of guo2022, Theorem 3.
+    """Average the information over independent runs of one training, as Theorem 3 of guo2022 requires.
 
     Args:
         runs: Accounts or accountants of runs with the same settings and tracked records.
@@ -225,10 +228,10 @@ def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccoun
     Raises:
         InvalidInput: If there is no run, or the runs differ in settings or records.
 
-    Guarantee: bounds are inverted after averaging, by ``mse_lower_bounds`` of the result; the mean of the inverses
-    would be larger.
-    Edge cases: the standard error is that between runs, which contains every source of variation; a single run keeps
-    its own. A record that some run evaluated in fewer than three cycles stays unknown.
+    Guarantee: ``mse_lower_bounds`` of the result uses the inverse of the mean information, which is a valid lower
+    bound; the mean of the inverses would be larger.
+    Edge cases: the standard error is computed from the differences between runs, which contain every source of
+    variation; a single run keeps its own. A record that some run evaluated in fewer than three cycles stays unknown.
 
     >>> def run(trace):
     ...     return FisherAccount(

@@ -57,12 +57,14 @@ class FisherAccountant:
     .. math:: \mathrm{tr}\,I(z) = \sum_t \frac q{(\sigma C)^2}
               \bigl[h_\perp |J_c|_F^2 + (h_\parallel - h_\perp)|J_c^Tu|^2\bigr]
 
-    at the parameters before each step, with :math:`J_c` the Jacobian of the record's clipped gradient by the record.
+    Here :math:`J_c` is the Jacobian of the clipped gradient of record z with respect to z, at the parameters before
+    step t, and u the direction of that gradient. q is the sampling probability, :math:`\sigma` the noise multiplier and
+    C the clip norm. The factors h are those of :func:`subsampled_information`.
     The information is an expectation over the sampled batch, so the membership of the record in the actual batch is
     irrelevant: records are evaluated in a random order of their own (:class:`InformationLedger`). Evaluating the batch,
     as guo2022 does, leaves records that were never drawn with zero information and an infinite bound. Records chosen by
-    ``records`` are evaluated at every step. Otherwise each step evaluates a block. Standard errors cover probes and
-    choice of steps.
+    ``records`` are evaluated at every step. Otherwise each step evaluates only some of the records. Standard errors
+    include the variance of the random directions and of the choice of steps.
 
     In a plain loop call :meth:`step` before each update; with Opacus, ``accountant.attach(optimizer, data_loader)``.
 
@@ -72,9 +74,9 @@ class FisherAccountant:
         labels: Their labels.
         loss_fn: Loss of the training.
         relative_error: Target of the relative standard error due to probes, for 95 % of the records after three
-            evaluations of each. A pilot chooses the number of probes, to about an eighth; later cycles use fewer, never
-            below 2. Default 0.1 without ``probes``.
-        probes: Random directions per evaluation, instead of ``relative_error``.
+            evaluations of each. A trial evaluation chooses the number of probes, to about an eighth; later cycles use
+            fewer, never below 2. Default 0.1 without ``probes``.
+        probes: Number of random directions per evaluation, instead of ``relative_error``.
         records: Indices of the tracked records; None for all.
         records_per_step: Records to evaluate at each step. By default each record is evaluated three times in 1/q
             steps.
@@ -82,7 +84,7 @@ class FisherAccountant:
             bound.
         delta: Delta of ``subsampling="guo2022"``; None for the others.
         clip: ``"hard"`` or ``"smooth"`` clipping.
-        rng: Source of probes and blocks; None for a fixed seed.
+        rng: Source of random directions and of the order of records; None for a fixed seed.
 
     Assumes: Poisson sampling (shuffled epochs: no amplification); the loss of a record is a function of that record
     alone.
@@ -158,11 +160,12 @@ class FisherAccountant:
         """Account for one step, **before** the parameters are updated.
 
         Args:
-            state: Model or its tensors by name, if it is another object than the model passed first.
+            state: The trained model or its tensors by name; None to use the model that was passed to the accountant.
             noise_multiplier: Standard deviation of the noise divided by the clip norm.
             clip_norm: Largest norm of the gradient of a record.
             sampling_probability: Probability that a record is in the batch.
-            poisson: False for shuffled batches, which get no amplification by sampling.
+            poisson: True if batches are Poisson samples. False for shuffled batches, for which no amplification by
+                sampling is counted.
 
         Raises:
             InvalidInput: If a number is out of range, or ``state`` lacks a parameter.
@@ -198,7 +201,7 @@ class FisherAccountant:
 
         Args:
             optimizer: Optimizer that ``make_private`` returned.
-            data_loader: Its data loader, which states the sampling.
+            data_loader: Data loader of the training, from which the sampling is read.
             total_steps: Number of steps of the training. A terminal then shows the expected cost and a progress bar.
 
         Raises:
@@ -260,7 +263,7 @@ class FisherAccountant:
 
         Args:
             confidence: Confidence of each bound by itself.
-            data_range: Low and high end of the values, to cap the bounds; None for no cap.
+            data_range: Smallest and largest possible value, for an upper limit of the bounds; None for no limit.
 
         Returns:
             Lower bounds on the mean squared error per coordinate, one per tracked record.
@@ -271,7 +274,7 @@ class FisherAccountant:
         """Return :meth:`FisherAccount.summary` of the account so far. It depends on private records: keep it secret.
 
         Args:
-            data_range: Low and high end of the values; None to leave out the bound from Renyi DP.
+            data_range: Smallest and largest possible value; None to leave out the bound from Renyi DP.
             confidence: Confidence of each bound by itself.
 
         Returns:
@@ -280,7 +283,7 @@ class FisherAccountant:
         return self.account().summary(data_range=data_range, confidence=confidence)
 
     def cost(self, *, steps: int, sampling_probability: float | None = None) -> AccountingCost:
-        """Measure time and memory of the account on one block; the account is not changed.
+        """Measure time and memory of the account on the records of one step; the account is not changed.
 
         Args:
             steps: Number of training steps.
@@ -335,7 +338,7 @@ class FisherAccountant:
         self.load_state_dict(read_state(path))
 
     def _new_ledger(self, rate: float) -> InformationLedger:
-        """Return an empty ledger whose block size fits the sampling rate."""
+        """Return an empty ledger whose number of records per step fits the sampling rate."""
         count = len(self._inputs)
         # 1e-9 undoes rounding: 1 / (3 * rate) may fall just below a whole number
         blocks = 1 if self._all_at_once else max(1, math.floor(1 / (_CYCLES * rate) + 1e-9))

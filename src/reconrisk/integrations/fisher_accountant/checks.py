@@ -37,7 +37,7 @@ class AccountingCost:
         steps: Number of steps.
         records_per_step: Records that are evaluated at each step.
         cycle_steps: Steps in which every record is evaluated once.
-        probes: Random directions per evaluation.
+        probes: Number of random directions per evaluation.
         fewer_later: True if later cycles use fewer probes.
         memory_bytes: Growth of the peak memory while a step was measured: of tensors on a graphics card, else of the
             process. 0 if no more was needed than before, None if the system does not report it.
@@ -76,11 +76,11 @@ def measure_cost(
     """Measure one evaluation and scale its time to all steps.
 
     Args:
-        evaluate: Evaluation of one block. Its first call also warms up; a short one is repeated.
+        evaluate: Evaluation of the records of one step. The first call is not timed; a short call is repeated.
         steps: Number of steps.
-        records_per_step: Records in a block.
+        records_per_step: Number of records that each step evaluates.
         cycle_steps: Steps in which every record is evaluated once.
-        probes: Random directions per evaluation.
+        probes: Number of random directions per evaluation.
         fewer_later: True if later cycles use fewer probes.
 
     Returns:
@@ -217,7 +217,7 @@ def check_subsampling(subsampling: str, delta: float | None) -> tuple[str, float
         delta: Delta of ``"guo2022"`` in (0, 1); None for the others.
 
     Returns:
-        Both arguments.
+        ``subsampling`` and ``delta``, unchanged.
 
     Raises:
         InvalidInput: If the name is unknown, or ``delta`` is missing, not needed or out of range.
@@ -309,7 +309,7 @@ def detect_reduction(model: nn.Module, loss_fn: LossFunction, inputs: Tensor, la
 def check_training_mode(
     model: nn.Module, live: nn.Module, inputs: Tensor, state: Mapping[str, Tensor] | None = None
 ) -> None:
-    """Check that the model computes the same in its training mode as in evaluation mode.
+    """Check that the model has the same outputs in training mode and in evaluation mode.
 
     Args:
         model: Copy that is evaluated, in evaluation mode before and after.
@@ -364,7 +364,7 @@ def _check_classes(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> No
 
 
 def _reduction(losses: Tensor, together: Tensor) -> str | None:
-    """Return the reduction that explains the loss of a batch by those of its records."""
+    """Return "mean" or "sum", whichever gives the loss of a batch from the losses of its records."""
     if together.ndim:
         raise invalid_input(
             "loss_fn(...).shape", tuple(together.shape), "to be ()", "Reduce the loss of a batch to a scalar."

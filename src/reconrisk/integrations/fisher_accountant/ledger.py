@@ -22,20 +22,22 @@ class InformationLedger:
     r"""Sums over steps of a number per record, from evaluations of a random block of records at each step.
 
     A cycle is a random order of all records, cut into K blocks of nearly equal size; each cycle draws a new order. At
-    the step of block B, a record i in it contributes :math:`n/|B| \, (x_i - p_i)`, and every record contributes
-    :math:`p_i`, where p is the result of the previous cycle (0 in the first).
+    the step of block B, a record i of B contributes :math:`n/|B| \, (x_i - p_i)`, and every record contributes
+    :math:`p_i`. Here n is the number of records, :math:`x_i` the evaluation, and :math:`p_i` the mean contribution of
+    record i to a step of the previous cycle (0 in the first).
 
     Unbiased at any time: the order is independent of the training, so a record is in block B with probability |B|/n at
     each step of a cycle, given everything before the cycle, and p is fixed then. Hence the expectation of a step's
     contribution is :math:`p_i + (x_i - p_i)`, also in an unfinished cycle. A record that was not evaluated in the last,
     unfinished cycle keeps its prediction instead of falling behind.
 
-    Variance: cycles are independent, so for two of them :math:`E(Y_1-Y_2)^2 = V_1 + V_2 + (\mu_1-\mu_2)^2`, never below
-    the variance of their sum. Pairs add up; an odd last cycle adds its difference to the one before. The variance of
-    the probes is included. An unfinished cycle of k steps adds k/K of the mean squared difference of cycles, which is
-    enough if it differs from the last one as they do. Before three cycles are complete the standard error counts as
-    unknown and is infinite: a single difference of skewed sums is too often too small. If every record is evaluated at
-    every step, only the probes vary, and their own variance counts.
+    Variance: cycles are independent. For the sums Y of two of them, with means :math:`\mu` and variances V,
+    :math:`E(Y_1-Y_2)^2 = V_1 + V_2 + (\mu_1-\mu_2)^2`, which is at least the variance of the total. Pairs add up; an
+    odd last cycle adds its difference to the one before. The variance of the probes is included. An unfinished cycle of
+    k steps adds k/K of the mean squared difference of cycles, which is enough if it differs from the last one as they
+    do. Before three cycles are complete the standard error counts as unknown and is infinite: a single difference of
+    skewed sums is too often too small. If every record is evaluated at every step, only the probes vary, and their own
+    variance counts.
 
     Attributes:
         records: Number n of records.
@@ -51,7 +53,7 @@ class InformationLedger:
         paired: Squared differences of pairs of cycles; variances of probes if every record is evaluated at every step.
         unpaired: Squared difference of an odd last cycle to the one before.
         jumps: Squared differences of all consecutive cycles.
-        broken: True for records with an evaluation that was not finite.
+        broken: True for records with an evaluation that was not finite; their totals are infinite.
     """
 
     records: int

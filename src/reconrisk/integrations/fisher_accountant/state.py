@@ -31,9 +31,9 @@ class AccountSettings:
     """Settings of an account that are needed to read it.
 
     Attributes:
-        subsampling: Factor for amplification by sampling.
+        subsampling: Factor for amplification by sampling: ``"exact"``, ``"none"`` or ``"guo2022"``.
         delta: Delta of ``"guo2022"``, or None.
-        clip: Name of the clipping.
+        clip: ``"hard"`` or ``"smooth"``.
         block: Records per step if the user chose it, or None.
         records: Indices of the tracked records.
     """
@@ -148,8 +148,8 @@ def merge_state(
     Args:
         ledger: Running estimates; None before the first step.
         phases: Settings of the training, stored as rows of noise multiplier, clip norm, rate, Poisson or not, steps.
-        probes: Number of probes that the pilot chose, or None.
-        rng: Generator of probes and blocks.
+        probes: Number of random directions that the trial evaluation chose, or None.
+        rng: Generator of random directions and of the order of records.
         fingerprint: Digests from :meth:`AccountSettings.compute_fingerprint`.
         settings: Settings of the account.
 

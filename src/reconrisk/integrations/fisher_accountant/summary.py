@@ -56,8 +56,8 @@ class RecordLeakage:
 
     Attributes:
         record: Index of the record.
-        dfil: Fisher information leakage per coordinate, tr(I)/d.
-        standard_error: Standard error of ``dfil``.
+        dfil: Fisher information leakage per coordinate, tr(I)/d, with the Fisher information I and dimension d.
+        standard_error: Standard error of ``dfil``, absolute.
         mse_lower_bound: Smallest mean squared error of unbiased estimates.
     """
 
@@ -80,12 +80,12 @@ class LeakageSummary(Result):
         maximum: Largest leakage.
         median: Median leakage.
         mean: Mean leakage.
-        quantiles: Pairs of level and value.
+        quantiles: Pairs of a share of the records and the leakage that this share does not exceed.
         edges: Edges of the histogram, evenly spaced in the logarithm.
         histogram: Number of records between consecutive edges.
         not_positive: Number of records outside the histogram, because their estimate is not above zero or not finite.
         unsettled: Number of records without a known standard error yet, whose bound is 0.
-        relative_standard_error: Median over records.
+        relative_standard_error: Standard error divided by the leakage, median over records.
         confidence: Confidence of each bound by itself.
         least_mse_lower_bound: Bound of the most exposed record.
         median_mse_lower_bound: Median of the bounds.
@@ -177,8 +177,8 @@ def summarize(
     """Summarise an account.
 
     Args:
-        account: AttackReport of at least one step.
-        data_range: Low and high end of the values; None to leave out the bound from Renyi DP.
+        account: Account of at least one step.
+        data_range: Smallest and largest possible value; None to leave out the bound from Renyi DP.
         confidence: Confidence of each bound by itself.
         listed: Number of most and least exposed records to list.
 

@@ -49,7 +49,7 @@ class FlowerMod:
     seed: int | None
 
     def __call__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
-        """Let the client train, then replace its update by the defended one."""
+        """Run the training of the client, then replace its update by the defended one."""
         trains = message.metadata.message_type.split(".")[0] == "train"
         # copied before training: the client may write into the received arrays
         received = tensors_by_name(single_record(message.content, "message"), self.model) if trains else {}
@@ -77,7 +77,7 @@ class FlowerMod:
         return reply
 
     def _current_defense(self, received: Mapping[str, Tensor]) -> Defense:
-        """Return the defense of this round; one that follows the model sees the weights from the server."""
+        """Return the defense of this round, configured for the weights from the server if it depends on them."""
         model = copy.deepcopy(self.model)
         model.load_state_dict({name: value for name, value in received.items() if name in model.state_dict()})
         return defense_for_model(self.defense, model.eval())
@@ -107,8 +107,9 @@ def flower_mod(
 
     .. math:: w_\text{server} + D(w_\text{trained} - w_\text{server})
 
-    Pass ``mods=[flower_mod(clip(1.0) >> gaussian_noise(0.5), model, prior_success=1e-6)]`` to ``ClientApp``. The mod
-    adds these metrics to the reply, each with the prefix ``reconrisk-``:
+    Here w are weights and D is the defense. Pass
+    ``mods=[flower_mod(clip(1.0) >> gaussian_noise(0.5), model, prior_success=1e-6)]`` to ``ClientApp``. The mod adds
+    these metrics to the reply, each with the prefix ``reconrisk-``:
 
     * ``rounds``, and ``sent-norm``, the norm of the defended update;
     * ``success-this-round`` and ``success-so-far``, upper bounds on the success of any adversary;
@@ -117,7 +118,7 @@ def flower_mod(
     * ``heuristic``, 1 if the defense names no mechanism.
 
     Args:
-        defense: Defense of the update; not one that private records choose, which a modifier does not see.
+        defense: Defense of the update. Its settings must not depend on private records, which a modifier does not see.
         model: Network of the clients, with their names and shapes. Its trainable parameters are defended.
         prior_success: Success probability of the adversary without the updates.
         delta: Delta of the reported epsilons.

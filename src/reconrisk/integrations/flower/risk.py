@@ -32,10 +32,10 @@ class FederatedRisk:
         data_range: Range of the records, for the bound on the error; None to leave it out.
 
     Assumes: each update was clipped to a norm and got noise of :math:`\sigma_t` times that norm. The server knows which
-    clients take part, so that sampling them amplifies nothing.
+    clients were sampled in a round, so the sampling does not reduce epsilon.
     Guarantee: success and error cover everything that the records of the client changed in its updates, hence also each
-    single record. Epsilon is that of the client's presence. Two updates that differ in one record are up to twice the
-    clip norm apart, so that the epsilon of a record is that of half the noise.
+    single record. Epsilon refers to the presence of the client. Two updates that differ in one record are up to twice
+    the clip norm apart, so the epsilon of a record is computed with half the noise.
     Edge cases: after a round without a mechanism only trivial bounds are left: success at most 1, error at least 0,
     epsilon infinite.
     Reference: Corollary 3.3, `Dong et al. (2022) <https://arxiv.org/abs/1905.02383>`_, for the composition; the bounds
@@ -61,7 +61,7 @@ class FederatedRisk:
             mse_lower_bound_from_rdp(1.0, low=self.data_range[0], high=self.data_range[1])  # raises for a bad range
 
     def after_rounds(self, noise_multipliers: Sequence[float]) -> dict[str, float]:
-        """Return the numbers after rounds with these noise multipliers, the last of which is the current round."""
+        """Return the bounds by name after rounds with these noise multipliers; the last one is the current round."""
         check_not_empty("noise_multipliers", noise_multipliers)
         composed = _compose_rounds(noise_multipliers)
         numbers = {

@@ -17,13 +17,13 @@ class ParameterNoiseOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has 
 
     .. math:: s \Bigl(\sum_i \min\bigl(1, C / |g_i / s|\bigr)\, g_i / s + N(0, (\sigma C)^2 I)\Bigr)
 
-    The term in brackets is the mechanism of Opacus with noise multiplier :math:`\sigma`. The units :math:`s` are
-    public, so multiplying by them is post-processing. Made by
-    :func:`~reconrisk.integrations.opacus.optimal_noise.with_optimal_noise`.
+    Here :math:`g_i` is the gradient of record i and C the clip norm. The term in brackets is the mechanism of Opacus
+    with noise multiplier :math:`\sigma`. The units :math:`s` are public, so multiplying by them is post-processing.
+    Made by :func:`~reconrisk.integrations.opacus.optimal_noise.with_optimal_noise`.
 
     Args:
         optimizer: The ``DPOptimizer`` that ``make_private`` returned. The new one continues it with other noise.
-        named: Its parameters by name.
+        named: Parameters of the optimizer by name.
         scales: Function that returns the scales of the next step.
         refresh: True to call ``scales`` before each step, False to call it once.
     """

@@ -29,7 +29,8 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
 
     .. math:: s \Bigl(\sum_i \min\bigl(1, C / |g_i / s|\bigr)\, g_i / s + N(0, (\sigma C)^2 I)\Bigr)
 
-    Each record's gradient is clipped in units :math:`s` of the noise, with :math:`1/s^2` of mean 1, so that a gradient
+    Here :math:`g_i` is the gradient of record i, C the clip norm and :math:`\sigma` the noise multiplier. Each
+    record's gradient is clipped in units :math:`s` of the noise, with :math:`1/s^2` of mean 1, so that a gradient
     of random direction keeps its norm. Only the proportions of ``noise`` count; its size follows from
     ``noise_multiplier`` and ``max_grad_norm`` as in Opacus.
 
@@ -50,7 +51,7 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
     Assumes: the noise was chosen from public records and released weights alone; batches are drawn as the accountant
     assumes.
     Guarantee: every step is the Gaussian mechanism with Opacus's ``noise_multiplier``: the epsilon of the engine holds.
-    With equal scales every step equals that of Opacus, bit by bit. Schedulers of noise and clip norm work.
+    With equal scales every step equals that of Opacus, bit by bit. Schedulers may change noise and clip norm.
     Edge cases: clipping per layer, adaptive, ghost or distributed clipping are refused, as is noise chosen by private
     records, which has no guarantee. An attached ``FisherAccountant`` is refused too, because it assumes equal noise.
     Reference: Theorem 3.5, chen2025, for the noise; the change of units is post-processing.

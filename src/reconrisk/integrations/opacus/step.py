@@ -36,7 +36,7 @@ class LoaderSampling:
 
 @dataclass(frozen=True)
 class OpacusStep:
-    """Settings of one step, read when it happens, so that schedulers are followed.
+    """Settings of one step, read from the optimizer at that step, so changes by schedulers are included.
 
     Attributes:
         noise_multiplier: Standard deviation of the noise divided by the clip norm.
@@ -136,7 +136,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, purpose: str = "FisherAcco
     Args:
         optimizer: Optimizer that ``make_private`` returned.
         model: Model that it trains, wrapped or not.
-        purpose: Function that needs it, for messages.
+        purpose: Name of the function that calls this check, for messages.
 
     Raises:
         MissingExtra: If Opacus is not installed.
@@ -170,7 +170,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, purpose: str = "FisherAcco
 
 
 def check_reduction(optimizer: Any, reduction: str | None) -> None:
-    """Check that the optimizer expects the reduction of the loss; with the other one it would clip wrong lengths.
+    """Check that the optimizer expects the reduction of the loss; with another one it would clip to a wrong norm.
 
     Args:
         optimizer: Optimizer of Opacus.

@@ -40,6 +40,8 @@ class PrivateModelRelease(Release):
 
     .. math:: f(x) = \theta_T(D_- \cup \{x\}; \mathrm{seed})
 
+    Here :math:`\theta_T` are the parameters after T steps, :math:`D_-` the fixed records and x the private one.
+
     Attributes:
         training: The private training, which the adversary knows.
         inputs: The private record, ``(1, *shape)``.

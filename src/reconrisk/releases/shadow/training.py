@@ -54,8 +54,10 @@ class ShadowTraining:
     .. math:: \theta^{(i)}_t = \theta^{(i)}_{t-1} - U\Big(\nabla\,\frac{1}{m + 1} \Big[\sum_{j=1}^m
         \ell(\theta^{(i)}_{t-1}; x_j, y_j) + \ell(\theta^{(i)}_{t-1}; x^{(i)}, y^{(i)})\Big]\Big)
 
-    The fields state the knowledge of the adversary. Known initialisation: that of ``model``, or rows ``starts`` when
-    training. Unknown: ``draw_start``.
+    The fields state the knowledge of the adversary. Here U is the update
+    rule, :math:`\ell` the training loss, m the number of fixed records :math:`x_j` with labels :math:`y_j`, and
+    :math:`x^{(i)}` target i. A known initialisation is the one of ``model``, or the rows ``starts`` that are passed to
+    ``train``. For an unknown one set ``draw_start``.
 
     Attributes:
         model: The network, with the initial parameters unless others are given.
@@ -63,7 +65,7 @@ class ShadowTraining:
         fixed_labels: Their labels.
         optimizer: Update rule U.
         steps: Number of steps; may be left out with known ``batches``.
-        loss_fn: Mean loss of the outputs and labels of a batch.
+        loss_fn: Training loss of the outputs and labels of a batch, averaged over records.
         batches: Rows of each step, counting the fixed records first and the target as row m; or :class:`RandomBatches`
             for an unknown order; by default every step uses all records.
         private: Gaussian mechanism: gradients of records are clipped, and noise is added to their sum before division
@@ -72,13 +74,13 @@ class ShadowTraining:
 
     Assumes: as :class:`reconrisk.releases.training.trained_model.TrainingMap`, which trains one such model. With
     ``private``, ``loss_fn`` is the mean over records.
-    Guarantee: the result is that of a loop over models up to rounding, and the randomness of a model depends on its
+    Guarantee: the result equals that of a loop over models up to rounding, and the randomness of a model depends on its
     position alone. Dense networks with cross-entropy or squared loss are trained as products of large matrices. Others
     are vectorised if their steps are small and this is verified, else trained one by one. Precision is that of the
     targets.
     Edge cases: labels of floating point are probabilities under cross-entropy. For batch norm the rows hold weights and
     biases only.
-    Reference: section V, balle2022; its setting is the optimizer's default with ``steps=100``.
+    Reference: section V, balle2022, whose setting is the default ``optimizer`` with ``steps=100``.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = model.weight.data.zero_()

@@ -59,7 +59,7 @@ class StochasticGradientDescent(UpdateRule):
         learning_rate: Step size.
         momentum: Weight of the previous average.
         weight_decay: Multiple of the parameters that is added to the gradient.
-        nesterov: Use Nesterov's momentum.
+        nesterov: True for Nesterov's momentum.
         dampening: One minus the weight of a new gradient in the average.
     """
 
@@ -158,11 +158,13 @@ def sgd(
 
     .. math:: b_t = \mu b_{t-1} + (1 - \tau) (g_t + \lambda \theta_{t-1}), \quad \theta_t = \theta_{t-1} - \eta b_t
 
+    Here :math:`\theta` are the parameters, g the gradients and b the average of gradients.
+
     Args:
         learning_rate: Step size (:math:`\eta`).
         momentum: Weight of the previous average (:math:`\mu`).
         weight_decay: Multiple of the parameters that is added to the gradient (:math:`\lambda`).
-        nesterov: Use Nesterov's momentum.
+        nesterov: True for Nesterov's momentum.
         dampening: One minus the weight of a new gradient in the average (:math:`\tau`).
 
     Returns:

@@ -42,8 +42,9 @@ class TrainingMap:
 
     .. math:: (x, y) \mapsto \theta_T, \qquad \theta_t = \theta_{t-1} - U(\nabla_\theta\, \ell(\theta_{t-1}; B_t))
 
-    Released is everything that training changes, under the model's names: parameters, and running statistics of batch
-    norm in train mode.
+    Here (x, y) are the private records and labels, :math:`\theta_t` the parameters after step t, :math:`\ell` the
+    training loss, and :math:`B_t` the batch of step t. Released is everything that training changes, under the model's
+    names: parameters, and running statistics of batch norm in train mode.
 
     Attributes:
         model: The network; training starts from its state at construction and leaves it unchanged.
@@ -97,7 +98,7 @@ class TrainingMap:
         if not isinstance(rule, UpdateRule):
             given = type(rule).__name__
             raise invalid_input(
-                "optimizer", given, "to be an update rule", "Pass rr.releases.sgd(...) or rr.releases.adam(...)."
+                "type(optimizer)", given, "to be an update rule", "Pass rr.releases.sgd(...) or rr.releases.adam(...)."
             )
         _check_fixed(self.fixed_inputs, self.fixed_labels)
         batches = None if self.batches is None else _check_batches(self.batches)
@@ -245,6 +246,7 @@ class TrainedModelRelease(Release):
 
     .. math:: f(x) = \theta_T(D_- \cup \{x\})
 
+    Here :math:`\theta_T` are the parameters after T steps, :math:`D_-` the fixed records and x the private ones.
     Training is deterministic and known: start, order of the records, optimizer.
 
     Attributes:
@@ -261,7 +263,7 @@ class TrainedModelRelease(Release):
         parameters: Names of the released parameters or layers; by default all that training changes.
         checkpoint_every: Steps between the states that reverse mode keeps; by default the whole graph is kept.
 
-    Assumes: as :class:`TrainingMap`; it refuses the same models.
+    Assumes: as :class:`TrainingMap`; the same models are refused.
     Edge cases: several private records are one release, whose derivative has one block per record.
     Reference: the released-model adversary of section II, balle2022.
 
@@ -340,7 +342,7 @@ def check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, Tensor):
         given = None if value is None else type(value).__name__
         remedy = f"Pass the {name} used in training." if value is None else f"Convert with torch.as_tensor({name})."
-        raise invalid_input(name, given, "to be a tensor", remedy)
+        raise invalid_input(name if value is None else f"type({name})", given, "to be a tensor", remedy)
 
 
 def _check_fixed(inputs: Tensor | None, labels: Tensor | None) -> None:

@@ -51,24 +51,26 @@ def observe_captured(
 
     .. math:: y = \nabla_\theta \ell(\theta; x) \quad\text{or}\quad y = \theta_{\text{after}} - \theta_{\text{before}}
 
-    Pass either ``gradient``, or ``before`` and ``after``.
+    Here y is the update, :math:`\theta` the weights, :math:`\ell` the training loss and x the records. Pass either
+    ``gradient``, or ``before`` and ``after``.
 
     Args:
         model: The client's network, in the mode of its training. It is not changed.
         input_shape: Shape of one record, without the batch dimension.
         gradient: Captured gradient, taken at the weights of ``model`` or of ``before``.
-        before: Weights before local training, or those at which ``gradient`` was taken.
+        before: Weights before local training, or the weights at which ``gradient`` was taken.
         after: Weights after local training.
-        update: How the client computed the update: number of records (``batch_size``), loss (default:
+        update: Training of the client: number of records (``batch_size``), loss (default:
             cross-entropy), and the local SGD steps between ``before`` and ``after``.
         training: Local training with another optimizer, in epochs or in mini-batches; replaces the local settings of
             ``update``.
         labels: Labels of the records, if the adversary knows them; ``threat`` then knows them too.
         noise_std: Standard deviation of the noise on every value that was sent, if the adversary knows it.
-        reduction: How a captured gradient combines the losses of the records: "mean", "sum", or as ``loss_fn`` does.
+        reduction: Combination of the records' training losses in a captured gradient: "mean", "sum", or None if
+            ``loss_fn`` itself combines them.
         clip: Clipping of each record's gradient before they are combined.
         parameters: Names of the captured parameters or layers, if only a part of the model was captured.
-        threat: Other powers of the adversary.
+        threat: Other abilities of the adversary.
         data_range: Smallest and largest value of a record, which are public.
 
     Returns:
@@ -79,7 +81,7 @@ def observe_captured(
             not fit the model or are not finite, or if a label is not a class of the model.
         InvalidFile: If a file cannot be read.
 
-    Assumes: ``model`` and the loss are those of the client.
+    Assumes: ``model`` and the loss are the ones that the client uses.
     Guarantee: errors about tensors name the tensor.
     Edge cases: one step of gradient descent on all records is converted to its gradient. Buffers in files of weights,
     such as running statistics, set the state before training and may be missing.

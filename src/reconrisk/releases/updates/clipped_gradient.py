@@ -4,7 +4,7 @@ For u drawn from the standard normal over parameters, :math:`E|J_i^T u|^2 = |J_i
 :math:`J_i = \partial g_i/\partial x_i`. One backward pass through the gradient of the batch gives :math:`J_i^T u` for
 every record i, since record i moves only its own gradient; no per-record gradients are formed. The same pass, taken
 with respect to weights on the records' losses, gives :math:`\langle g_i, u\rangle`. And :math:`J_i^T g_i` is half the
-derivative of :math:`|g_i|^2`. With the clip factor s they combine to
+derivative of :math:`|g_i|^2`. With the clip factor s, a function of :math:`|g|` with derivative s', they combine to
 :math:`J_c^T u = s J^T u + s' \langle g, u\rangle J^T g/|g|`.
 
 The part along the record's own gradient is computed exactly. For a record that the model fits well it is most of the
@@ -63,10 +63,11 @@ class NormMethod(Enum):
 
 @dataclass(frozen=True, eq=False)
 class ClippedProbes:
-    """Samples of the squared derivative of clipped gradients, for noise of unit standard deviation.
+    """Samples of the squared derivative of clipped gradients, for noise of standard deviation 1.
 
     Attributes:
-        squares: Unbiased samples of :math:`|J_c|_F^2`, (probes, records); none is below ``radial``.
+        squares: Unbiased samples of :math:`|J_c|_F^2`, with :math:`J_c` the derivative of a record's clipped gradient,
+            (probes, records); none is below ``radial``.
         radial: Exact :math:`|J_c^T u|^2` for the direction u of each record's own gradient, (records,).
         norms: Norms of the clipped gradients, (records,).
     """
@@ -170,6 +171,8 @@ def probe_clipped_gradients(
 ) -> ClippedProbes:
     """Draw unbiased samples of :math:`|J_c|_F^2` for every record, with one backward pass over the batch per sample.
 
+    Here :math:`J_c` is the derivative of a record's clipped gradient with respect to the record.
+
     Args:
         model: The network.
         loss_fn: Loss of the outputs and labels of a batch.
@@ -232,7 +235,8 @@ def linearizations(
         labels: One label per record.
         clip: Clipping rule; None for none.
         size: Records per group; chosen by :func:`records_per_graph` if None.
-        norms: Compute gradient norms even without clipping. Otherwise the part along a record's own gradient is zero.
+        norms: True to compute gradient norms even without clipping. Otherwise the part along a record's own gradient is
+            zero.
 
     Yields:
         One derivative per group.

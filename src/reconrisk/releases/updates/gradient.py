@@ -29,6 +29,9 @@ class GradientMap:
 
     .. math:: g(x, y) = \nabla_\theta \, \ell(f_\theta(x), y), \quad\text{clipped:}\quad \sum_i s(|g_i|)\, g_i
 
+    Here :math:`\ell` is the training loss, :math:`f_\theta` the network with parameters :math:`\theta`, :math:`g_i` the
+    gradient of record i, and s the factor of the clipping rule.
+
     Attributes:
         model: The network; its parameters stay constant.
         loss_fn: Loss of the outputs and labels of a batch, one number.
@@ -37,7 +40,7 @@ class GradientMap:
         clip: Clipping of each record's gradient before they are combined; needs ``reduction``.
 
     Edge cases: frozen parameters (``requires_grad=False``) are not released unless named. Batch norm in training mode
-    uses the statistics of the batch and leaves the running ones alone, but cannot be clipped per record. Dropout must
+    uses the statistics of the batch, does not change the running ones, and cannot be clipped per record. Dropout must
     be in eval mode.
 
     >>> model = nn.Linear(2, 2)
@@ -167,7 +170,8 @@ class UpdateRecipe:
 
     Attributes:
         batch_size: Records that share one update.
-        loss_fn: Loss of outputs and labels; by default the one that fits the outputs and labels.
+        loss_fn: Training loss of outputs and labels. By default cross-entropy for classes, the squared error for real
+            labels.
         local_steps: Local SGD steps, after which the weight change is sent; by default one gradient is sent.
         local_learning_rate: Learning rate of the local steps; stated with ``local_steps`` and only then.
 

@@ -62,11 +62,13 @@ class LocalUpdateMap:
 
     .. math:: (x, y) \mapsto \theta_T(x, y) - \theta_0
 
+    Here :math:`\theta_t` are the weights after t steps of training on records x with labels y.
+
     Attributes:
         training: Training as a function of the records.
         records: Number of records that the batches index; None accepts any number.
 
-    Edge cases: its derivative is that of ``training``, because the start is known.
+    Edge cases: the derivative equals that of ``training``, because the start is known.
 
     >>> training = TrainingMap(nn.Linear(2, 2), nn.functional.cross_entropy, sgd(0.1), steps=3)
     >>> LocalUpdateMap(training)(torch.ones(4, 2), torch.tensor([0, 1, 1, 0]))["bias"].shape
@@ -100,11 +102,13 @@ class LocalUpdateRelease(Release):
 
     .. math:: f(x) = \theta_T - \theta_0, \qquad B_t \text{ the next } b \text{ records in their order}
 
-    Batches are consecutive records, the same in each pass; the last one of a pass may be smaller.
+    Here :math:`\theta_t` are the weights after t local steps, and b is ``batch_size``. Batches :math:`B_t` are
+    consecutive records, the same in each pass; the last one of a pass may be smaller.
 
     Attributes:
         model: Network that the client trains, with the weights that the server sent.
-        loss_fn: Loss of the outputs and labels of a batch; it averages or sums as the client's does.
+        loss_fn: Loss of the outputs and labels of a batch; it averages or sums over records as the loss of the client
+            does.
         inputs: Private records, ``(n, *shape)``.
         labels: Private labels, one per record.
         optimizer: Update rule of the client; state this or ``learning_rate``.

@@ -152,9 +152,9 @@ class AuditComparison(Result):
 def compare(before: AuditResult, after: AuditResult) -> AuditComparison:
     r"""Compare two audits.
 
-    Lines are matched by goal and by the label of the defense. If one defense is left on each side, these two are
-    matched as well. The best attacks of a line are compared by Fisher's exact test. Its p-value is multiplied by the
-    number of pairs of attacks and by the number of lines (Bonferroni correction).
+    Lines are matched by goal and by the name of the defense in reports. If one defense is left on each side, these two
+    are matched as well. The best attacks of a line are compared by Fisher's exact test. Its p-value is multiplied by
+    the number of pairs of attacks and by the number of lines (Bonferroni correction).
 
     Args:
         before: Result of the first audit.
@@ -166,7 +166,7 @@ def compare(before: AuditResult, after: AuditResult) -> AuditComparison:
     Assumes: updates of one record each. Trials are then independent, or share records or are drawn without
     replacement, which makes differences by chance smaller. Otherwise disjoint intervals decide.
     Guarantee: if no attack's success differs, any line is reported as more or less with probability at most one minus
-    the smaller confidence. If intervals decide, each line is so with at most twice that probability.
+    the smaller confidence. If intervals decide, each line is reported so with at most twice that probability.
     Edge cases: lines of one audit only are listed and not compared.
     Reference: `Fisher (1922) <https://doi.org/10.2307/2340521>`_, exact test for two proportions.
 

@@ -117,11 +117,11 @@ class Evidence:
     Attributes:
         trials: Trials by attack.
         baselines: Names, as shown in reports, of the attacks that ignore the update.
-        threats: Adversary who runs each attack; baselines may know more than ``threat``.
+        threats: Threat model of each attack, by the name of the attack; baselines may know more than ``threat``.
         threat: Audited adversary.
         confidence: Probability that all intervals hold together.
         alarm_level: Error probability of one comparison with a bound.
-        planned: Planned trials of each attack; the budget may have cut some off.
+        planned: Planned trials of each attack; fewer may be finished if the budget ended.
     """
 
     trials: Mapping[str, Sequence[Trial]]
@@ -172,7 +172,7 @@ def build_line(
 
     Args:
         defense: Name of the defense as shown in reports.
-        goal: Success criterion.
+        goal: Success criterion: a metric with a threshold.
         evidence: Trials under this defense.
         answers: Guarantees for this goal and defense.
         limits: Limits of the audit; those of other goals are ignored.
@@ -341,11 +341,11 @@ class ResultBuilder:
 
     Attributes:
         experiment: Plan, subject and population of the trials.
-        info: Identity of the run.
-        goals: Success criteria.
-        limits: Limits on the success.
-        confidence: Probability that the intervals of a line hold together.
-        guarantees: Source of guarantees.
+        info: Name, time and settings of the run.
+        goals: Success criteria: metrics with thresholds.
+        limits: Goals with the largest accepted share of records.
+        confidence: Probability that all intervals of a line contain their true values together.
+        guarantees: Finder of the guarantees for each goal and defense.
         training: Mechanism of the training run, if known.
         account: Fisher account of the training run, if known.
     """

@@ -99,7 +99,8 @@ class DefenseSummary:
         label: Name as shown in reports.
         settings: Description of the settings.
         mechanism: Privacy mechanism that the defense implements; None if it implements none.
-        distortion: Mean of :attr:`Trial.distortion`, the relative squared change of the release.
+        distortion: Mean over trials of :attr:`Trial.distortion`, the squared change of the release relative to its
+            squared norm.
     """
 
     label: str
@@ -197,11 +198,11 @@ class Comparison:
     Attributes:
         guarantee: The guarantee.
         is_compared: False if it does not cover this threat, these records or this quantity.
-        why: Reason.
-        tightness: Measured success over the bound; None if it is not compared.
+        why: Reason why the guarantee is compared or not.
+        tightness: Measured success divided by the bound; None if the guarantee is not compared.
         is_contradicted: True if an attack beats the bound.
         highest_attack: Attack with the largest lower confidence limit.
-        highest: Estimate of that attack at the confidence of such comparisons.
+        highest: Success of that attack, with an interval at the confidence of comparisons with bounds.
     """
 
     guarantee: Guarantee
@@ -220,7 +221,7 @@ class LimitCheck:
 
     Attributes:
         limit: The limit.
-        standing: Position of the risk.
+        standing: Position of the risk relative to the limit.
     """
 
     limit: Limit
@@ -244,7 +245,7 @@ class AuditLine:
         best_baseline: Name of that guess as shown in reports; empty if none was run.
         outcomes: Success of every attack.
         comparisons: Guarantees for this goal and defense.
-        limits: Limits on this goal.
+        limits: Limits on this goal, each with the position of the risk relative to it.
     """
 
     defense: str

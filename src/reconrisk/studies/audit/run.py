@@ -59,7 +59,7 @@ class AuditOptions(StudyOptions):
         records: Rows of ``data`` that targets are drawn from; by default all of them, or a sample of large data.
         signature: Command or call that repeats the audit, for the report; by default the call of ``rr.audit``.
 
-    The other attributes are those of :class:`~reconrisk.studies.common.arguments.StudyOptions`.
+    The other attributes are explained in :class:`~reconrisk.studies.common.arguments.StudyOptions`.
 
     Raises:
         InvalidInput: If a value is out of range or of the wrong kind.
@@ -91,11 +91,11 @@ class TrainingRun:
     """A finished training run of the audited model.
 
     Attributes:
-        mechanism: Privacy mechanism of the whole run, such as ``rr.mechanisms.dp_sgd(...)``. Default: that of
-            ``account``.
+        mechanism: Privacy mechanism of the whole run, such as ``rr.mechanisms.dp_sgd(...)``. By default the
+            mechanism of ``account``.
         account: Fisher account of the run, an ``rr.integrations.FisherAccount``.
-        guarantees: Guarantees that the caller states. Each is a function of a goal and the label of a defense, which
-            returns a ``Guarantee`` or None.
+        guarantees: Guarantees that the caller states. Each is a function of a goal and the name of a defense in
+            reports, which returns a ``Guarantee`` or None.
 
     Raises:
         InvalidInput: If a value is of the wrong kind.
@@ -182,12 +182,13 @@ def audit(
             records of the release.
         threat: Abilities of the adversary. By default, the adversary sees one update, knows the defense, and may have
             a public generative prior; for a trained model, the adversary sees the model and knows all other records.
-        defenses: Defenses by label, a list of them, or one; None in the list stands for the undefended release. By
+        defenses: One defense, a list, or a mapping from names for reports to defenses; None in the list stands for the
+            undefended release. By
             default the defense of one step of ``training``, or none.
         attacks: A portfolio, ``"quick"`` or ``"thorough"``, of which the attacks that ``threat`` allows are run, or a
             list of names, pairs of a name and settings, and configured attacks.
-        goals: Success criteria such as ``"psnr>=20"``; by default 20 dB, and a mean squared error of 0.05 of the
-            squared range. Estimators have 20 dB and 40 dB.
+        goals: Success criteria such as ``"psnr>=20"``; by default a PSNR of 20 dB, and a mean squared error of 0.05 of
+            the squared range. For estimators the default is a PSNR of 20 dB and of 40 dB.
         max_risk: Limits on the success such as ``"psnr>=20: 5%"``; their goals are added to ``goals``.
         budget: Time for the trials: seconds, a text such as ``"2min"``, or None for no limit. Trials that do not fit
             are left out, balanced over attacks and defenses.

@@ -175,19 +175,19 @@ def defense_from_choice(choice: Choice) -> Defense | None:
 
 
 def label_defenses(defenses: Any, training: Mechanism | None, *, of_updates: bool = True) -> dict[str, Defense | None]:
-    """Return the defenses of a study by label.
+    """Return the defenses of a study by their name in reports.
 
     Args:
-        defenses: One defense or several, as values or texts, or a mapping from labels; None in a list stands for no
-            defense. If nothing is stated, the defense of one step of ``training`` is used.
+        defenses: One defense or several, as values or texts, or a mapping from names for reports; None in a list stands
+            for no defense. If nothing is stated, the defense of one step of ``training`` is used.
         training: Mechanism of the training run, if known.
         of_updates: True if the releases are updates. One step of the training defends updates only.
 
     Returns:
-        Defenses by label; None under the label ``none``.
+        Defenses by their name in reports; None under the name ``none``.
 
     Raises:
-        InvalidInput: If a value is no defense, labels collide, or the collection is empty.
+        InvalidInput: If a value is no defense, two defenses have the same name, or there is no defense.
     """
     if defenses is None:
         step = None if training is None or not of_updates else defense_of_one_step(training)
@@ -229,7 +229,7 @@ def resolve_deferred_defenses(
         public: Public records; by default the records of the data set outside the population.
 
     Returns:
-        The same labels. Defenses that need no public records are unchanged.
+        The defenses under the same names. Defenses that need no public records are unchanged.
 
     Raises:
         InvalidInput: If a defense needs public records with labels and there are none.
@@ -295,9 +295,9 @@ class StudyOptions:
 
     Attributes:
         seed: Seed of every random choice. The same seed repeats the same trials.
-        confidence: Probability that the intervals of the result hold together, in (0, 1).
+        confidence: Probability that all intervals of the result contain their true values together, in (0, 1).
         public: Records that anybody may have, none of them a target. Baselines, priors and data-dependent defenses
-            use them. By default, records of ``data`` that are not attacked take their place.
+            use them. By default, records of ``data`` that are not attacked are used.
         name: Name of the audited model in reports; by default its class.
         show_plan: Function that receives the plan as text before the first trial; by default the plan is printed if
             standard error is a terminal.

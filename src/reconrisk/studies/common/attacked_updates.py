@@ -40,7 +40,7 @@ class AttackedUpdate:
         estimates: One estimate for each record.
         account: Status, objective and cost that the attack reported.
         objective: The attack's objective for each record.
-        labels: Labels that the attack worked with; empty without any.
+        labels: Labels of the records, known or inferred, that the attack used; empty if it used none.
         values: Scores of the estimates by the name of a metric.
         guess: Scores of the guess; empty without a guess.
         oracle: Scores of the best estimates on the path of a guided diffusion; empty for other attacks.

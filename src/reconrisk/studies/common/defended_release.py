@@ -204,7 +204,7 @@ class _BeforeNoise:
 def one_step_utilities(
     gradient: Mapping[str, Tensor], defense: Defense | None, *, rng: torch.Generator
 ) -> tuple[float, float]:
-    r"""Return the one-step utilities of a defended gradient: the share that is left, and minus the noise along it.
+    r"""Return the one-step utilities of a defended gradient: the share that remains, and minus the variance along it.
 
     .. math:: U_1 = \frac{E\langle g, y\rangle}{|g|^2}, \qquad U_2 = -\mathrm{Var}\langle g, y\rangle
 
@@ -249,17 +249,20 @@ def information_trace(
     .. math:: \mathrm{tr}\,I_i = \mathrm{tr}(J_i^T \Sigma^{-1} J_i), \qquad
               \Sigma_{kk} = s_k^2 \text{ (Gaussian)}, \quad s_k^2/2 \text{ (Laplacian)}
 
+    Here :math:`J_i` is the derivative of the release with respect to record i, and :math:`s_k` the standard deviation
+    of the noise on value k.
+
     Args:
         release: Undefended release of the records.
         defense: Defense of the release; None for none.
-        relative_error: Standard error of each trace, relative to the trace.
+        relative_error: Requested standard error of each trace, relative to the trace.
         rng: Source of the random probes.
 
     Returns:
-        One trace for each record, the other records known.
+        One trace for each record, for an adversary who knows the other records.
 
-    Assumes: noise of standard deviation s on every value. J is the derivative of the values that the first noise is
-    added to; later steps cannot add information.
+    Assumes: J is the derivative of the values that the first noise is added to; later parts of the defense cannot add
+    information.
     Guarantee: unbiased, with a standard error of ``relative_error`` of the trace for each record.
     Edge cases: infinite without noise; if values before the noise are selected by their size, rounded, or treated in
     an unknown way, because the release is then not continuous in the record; and if the records themselves chose the
@@ -290,6 +293,9 @@ def mse_bound_from_traces(traces: Tensor, *, dimension: int, data_range: tuple[f
     r"""Estimate the lower bound on the mean squared error for the smoothest prior on the range of the data.
 
     .. math:: E|\hat x - x|^2/d \ge \frac{d}{E\,\mathrm{tr}\,I(x) + \mathrm{tr}\,I_0}
+
+    Here x is a record of d values, :math:`\hat x` any estimate, I(x) the Fisher information of the release, and
+    :math:`I_0` that of the prior.
 
     Args:
         traces: Traces of the Fisher information at records drawn from that prior.
@@ -326,7 +332,7 @@ def mse_bound_from_traces(traces: Tensor, *, dimension: int, data_range: tuple[f
 
 
 def draw_from_box(like: Tensor, data_range: tuple[float, float], *, rng: torch.Generator) -> Tensor:
-    """Draw records of the smoothest prior on a box: every value has the density 2 sin^2(pi u), u in [0, 1].
+    """Draw records of the smoothest prior on the data range: every value has the density 2 sin^2(pi u), u in [0, 1].
 
     Args:
         like: Tensor whose shape, type and device the records get.

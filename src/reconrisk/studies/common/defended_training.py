@@ -79,9 +79,9 @@ class DefendedTraining:
 
     Attributes:
         model: The trained model.
-        losses: Mean loss of the clients' batches before each step.
-        training_loss: Mean loss of the trained model over the training records.
-        test_loss: Mean loss over the test records; None without test records.
+        losses: Mean training loss of the clients' batches before each step.
+        training_loss: Mean training loss of the trained model over the training records.
+        test_loss: The same loss over the test records; None without test records.
         test_accuracy: Accuracy over the test records; None without test records or classes.
         seconds: Time of the training.
         client_gradients: Number of updates that the clients computed.
@@ -125,7 +125,8 @@ def train_defended(
 
     .. math:: \theta_{t+1} = \mathrm{step}\Bigl(\theta_t, \frac1n \sum_{i=1}^n D\bigl(g_i(\theta_t)\bigr)\Bigr)
 
-    The training records are divided among the clients once. At each step every client takes its next batch; the order
+    Here :math:`\theta_t` are the parameters, :math:`g_i` is the gradient of client i of n, and D the defense. The
+    training records are divided among the clients once. At each step every client takes its next batch; the order
     of its records is drawn again after every pass. Clients defend their updates independently, each with its own noise.
     A defense that depends on the client's records or the current model (``for_release``) is chosen by each client.
 

@@ -34,7 +34,7 @@ class GuaranteeFinder:
         population: Records that targets are drawn from.
         threat: Abilities of the adversary.
         batch_size: Records that share one update.
-        stated: Guarantees of the caller.
+        stated: Functions that return guarantees of the caller.
         training: Mechanism of the whole training run, if known.
         scope: Reasons why guarantees of defenses or of the training do not cover the attacked records.
         trained_with: Mechanism of the noise that the attacked model was trained with.
@@ -63,7 +63,7 @@ class GuaranteeFinder:
             subject: The audited object.
             population: Records that targets are drawn from.
             threat: Abilities of the adversary.
-            stated: Guarantees of the caller.
+            stated: Functions that return guarantees of the caller.
             training: Mechanism of the training run, if known.
 
         Returns:
@@ -73,7 +73,7 @@ class GuaranteeFinder:
         return GuaranteeFinder(population, threat, subject.recipe.batch_size, stated, training, *known)
 
     def find_bounds(self, goal: Goal, label: str, defense: Defense | None) -> tuple[BoundResult, ...]:
-        """Return every guarantee for a goal under a defense: of the caller, of its mechanism, and of the whole run.
+        """Return every guarantee for a goal: stated by the caller, of the defense's mechanism, and of the whole run.
 
         Args:
             goal: Success criterion.

@@ -124,7 +124,7 @@ class PlannedAttack:
     """An attack of a plan.
 
     Attributes:
-        label: Unique name in the plan.
+        label: Unique name, as shown in reports.
         attack: The configured attack.
         is_baseline: True if it ignores the update.
         was_chosen: True if the caller named it. An error that it raises then ends the audit.
@@ -143,7 +143,7 @@ class PlannedAttack:
 
     @cached_property
     def settings(self) -> str:
-        """Digest of the settings, which distinguishes attacks with the same label."""
+        """Digest of the settings, which distinguishes attacks with the same name."""
         return identify_settings(self.attack)
 
     @cached_property
@@ -156,7 +156,7 @@ class PlannedAttack:
 class Plan:
     """Trials of an audit, ordered so that any first part of them is balanced over defenses and attacks.
 
-    Baselines come first: they take no time, and attack scores mean something only relative to them.
+    Baselines come first: they take no time, and scores of attacks are compared with theirs.
 
     Attributes:
         attacks: Attacks and baselines.
@@ -306,7 +306,7 @@ def _plan_portfolio(
 
 
 def _number_duplicates(planned: Sequence[PlannedAttack]) -> list[PlannedAttack]:
-    """Number attacks that have the same label and different settings."""
+    """Number attacks that have the same name in reports and different settings."""
     found: list[PlannedAttack] = []
     for each in planned:
         alike = [other for other in found if other.label.partition(" #")[0] == each.label]

@@ -71,9 +71,9 @@ class Population:
 
         .. math:: \kappa \le \sum_c \frac{n_c}{n} \min\Bigl(1, \frac{B m_c}{n_c - B + 1}\Bigr)
 
-        Notation: n records, :math:`n_c` of label c if labels are known, at most :math:`m_c` of them within reach of one
-        guess. An update of B = ``batch_size`` records allows B estimates, of which the nearest counts. An adversary who
-        has found the other B - 1 records excludes them.
+        Notation: there are n records, :math:`n_c` of them with label c if labels are known. One guess is within ``mse``
+        of at most :math:`m_c` of these. An update of B = ``batch_size`` records allows B estimates, of which the
+        nearest counts. An adversary who has found the other B - 1 records excludes them.
 
         Args:
             mse: Mean squared error within which a guess succeeds.
@@ -83,8 +83,8 @@ class Population:
         Returns:
             The bound, marked as not exact, with a description of the prior.
 
-        Guarantee: never below the true success. It is 1 if the norm or batch statistics are known, because they may
-        identify the record.
+        Guarantee: at least the true success probability. It is 1 if the norm or batch statistics are known, because
+        they may identify the record.
         """
         inputs = self.dataset.inputs[list(self.rows)].flatten(1).numpy()
         belief = f"one of {len(self.rows)} records, each equally likely"

@@ -135,10 +135,10 @@ class Trial:
     Attributes:
         key: Defense, attack and draw.
         records: Rows of the data that the update was computed from.
-        seed: Seed of the attack.
+        seed: Seed of the random numbers of the attack.
         scores: Scores of the records, by metric.
         account: Status, objective and cost that the attack reported.
-        distortion: Squared distance between the defended and the undefended release, over the squared norm of the
+        distortion: Squared distance between the defended and the undefended release, divided by the squared norm of the
             undefended one. It measures the cost of the defense. One baseline measures it for all attacks.
         settings: Settings of the attack as planned.
     """

@@ -81,9 +81,11 @@ def rebuild_informed_linear(
     .. math:: \theta = \arg\min_\theta \sum_{i \in D_- \cup \{z\}} \ell(\theta; x_i, y_i) + \tfrac12\lambda|\theta|^2 +
         N(0, \sigma^2), \qquad (\theta, D_-) \to z
 
-    A model by name, or an estimator that is not fitted, is fitted for each target to the fixed records and that target.
-    A fitted estimator or :class:`Coefficients` is one released model of the fixed records and all targets. Each target
-    is then attacked by an adversary who knows the others.
+    Here :math:`\theta` are the released coefficients, :math:`D_-` the known records, z the target, :math:`\ell` the
+    training loss and :math:`\sigma` the standard deviation of the noise. A model by name, or an estimator that is not
+    fitted, is fitted for each target to the fixed records and that target. A fitted estimator or :class:`Coefficients`
+    is one released model of the fixed records and all targets. Each target is then attacked by an adversary who knows
+    the others.
 
     Args:
         model: ``logistic``, ``ridge``, ``linear`` or ``poisson``; a scikit-learn estimator; or :class:`Coefficients`.
@@ -94,7 +96,7 @@ def rebuild_informed_linear(
             estimator.
         fixed: Number of known training records: the first ones that are not targets. By default all of them.
         known_labels: True if the adversary knows the labels of the targets.
-        known_columns: Columns of the target that the adversary knows. Scores are then those of the other columns
+        known_columns: Columns of the target that the adversary knows. Only the other columns are then scored
             (attribute inference).
         sample_weight: Weight in the fit of each record of the data set, known to the adversary; by default 1.
         noise_std: Standard deviation of noise on every coefficient, known to the adversary. The noise is drawn here
@@ -110,7 +112,7 @@ def rebuild_informed_linear(
         InvalidInput: If the model, its labels, its regularization or the columns do not fit together.
 
     Guarantee: the attack sees models, known records and the stated knowledge; targets are used for scores only. The
-    accuracy is limited by the solver's tolerance, and the status reports it.
+    tolerance of the solver limits the accuracy, and the status reports this limit.
     Edge cases: an estimator that is not fitted is fitted with its own settings, which may leave it far from the
     minimum. Ctrl-C returns the finished targets.
     Reference: Theorems 1 and 8, balle2022.

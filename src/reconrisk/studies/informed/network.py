@@ -116,18 +116,21 @@ def rebuild_informed(
 
     .. math:: \theta = \mathrm{train}(\theta_0, D_- \cup \{z\}) + N(0, \sigma^2), \qquad (\theta, \theta_0, D_-) \to z
 
+    Here :math:`\theta_0` and :math:`\theta` are the parameters before and after training, :math:`D_-` the known
+    records, z the target and :math:`\sigma` the standard deviation of the noise.
+
     Args:
         model: Network before training.
         dataset: Records with labels.
         targets: Indices of the records to reconstruct.
         optimizer: Optimizer of the training; by default gradient descent with learning rate 0.2 and momentum 0.9.
         steps: Training steps, each on all training records.
-        loss_fn: Loss in training; by default that of
+        loss_fn: Training loss; by default the result of
             :func:`reconrisk.studies.common.subjects.model_updates.training_loss`.
         fixed: Number of known training records: the first ones that are not targets. By default all of them.
         released: Parameters by name of one network that was trained on the fixed records and all targets. Each target
-            is then attacked by an adversary who knows the others. By default a network is trained in float32 for each
-            target, on the fixed records and that target: an audit of one's own training.
+            is then attacked by an adversary who knows the others. By default a network is trained here in float32 for
+            each target, on the fixed records and that target.
         attack: ``"invert_training"``, or ``"reconstructor"``, which learns from shadow models of the remaining records.
         known_labels: True if the adversary knows the labels of the targets.
         noise_std: Standard deviation of noise on every released value, known to the adversary. The noise is drawn here
@@ -146,8 +149,8 @@ def rebuild_informed(
     Guarantee: the attack sees models, known records and, with ``known_labels``, labels only; targets are used for
     scores only.
     Edge cases: for a released model that this training cannot produce, the status states the mismatch. Ctrl-C returns
-    the finished targets. Under noise, the bound is that of unbiased estimates with known label: inf if the information
-    is singular, None for records of more than 4096 values.
+    the finished targets. With noise, the bound holds for unbiased estimates with known label; it is inf if the
+    information is singular, None for records of more than 4096 values.
     Reference: Sections II to V, balle2022.
 
     >>> data = Dataset("toy", torch.rand(12, 3, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 2)

@@ -32,11 +32,11 @@ class InformedTarget:
     Attributes:
         record: Index of the target.
         label: Label of the target.
-        found: Label that the attack inferred; empty if it was known.
+        found: Label of the target that the attack inferred; empty if the label was known.
         mse: Mean squared error of the estimate.
         psnr: Peak signal-to-noise ratio of the estimate in dB.
         neighbour: Index of the known record nearest to the target, which only an oracle can choose.
-        neighbour_mse: Mean squared error of that record.
+        neighbour_mse: Mean squared error of the nearest known record.
         class_mean_mse: Mean squared error of the mean of known records of the target's class.
         objective: Value of the attack's own objective.
         account: Index of this target's account in the report.

@@ -31,6 +31,8 @@ def least_unbiased_mse(information: Tensor) -> float:
 
     .. math:: \mathrm{tr}(I^{-1}) / d
 
+    Here I is the information and d the number of values.
+
     Args:
         information: Fisher information matrix of shape (d, d).
 

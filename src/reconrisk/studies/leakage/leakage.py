@@ -138,7 +138,9 @@ def leakage(
     .. math:: \mathrm{dFIL}_i = \frac{\mathrm{tr}\,I_i}d, \qquad I_i = \frac q{s^2}
               \bigl[h_\perp J_i^TJ_i + (h_\parallel - h_\perp) J_i^Tuu^TJ_i\bigr], \quad s = \sigma C
 
-    The factors h are those of :func:`reconrisk.accounting.subsampled_fisher.subsampled_information`.
+    Here :math:`J_i` is the derivative of the clipped gradient of record i with respect to its d values, and u the
+    direction of that gradient. The factors h are those of
+    :func:`reconrisk.accounting.subsampled_fisher.subsampled_information`.
 
     Args:
         model: Model at the weights of the step.
@@ -146,7 +148,7 @@ def leakage(
         noise_multiplier: Standard deviation of the noise divided by the clip norm (:math:`\sigma`).
         clip_norm: Clip norm of each record's gradient (:math:`C`).
         sampling_probability: Probability that a record is in the batch of the step (:math:`q`).
-        loss_fn: Loss of a record; None for
+        loss_fn: Training loss of a record; None for
             :func:`reconrisk.studies.common.subjects.model_updates.training_loss`.
         parameters: Names of the released parameters, as in
             :class:`reconrisk.releases.updates.gradient.GradientMap`; None for all.
@@ -168,7 +170,7 @@ def leakage(
     error of unbiased estimates use proved upper limits, each with ``confidence`` by itself.
     Edge cases: a record with a derivative that is not finite has infinite leakage and the bound 0. Ctrl-C returns the
     finished records, a random sample; before the first ones it passes through.
-    Reference: equations 1 and 5 and Algorithm 1, guo2022. The values are private (its footnote 2).
+    Reference: equations 1 and 5 and Algorithm 1, guo2022. The values are private (footnote 2 of guo2022).
 
     >>> data = Dataset("toy", torch.rand(3, 2), torch.zeros(3))
     >>> report = leakage(nn.Linear(2, 1, bias=False), data, noise_multiplier=0.1, clip_norm=10.0,
@@ -186,7 +188,7 @@ def leakage(
         sampling_probability=sampling_probability,
     )
     loss = _check_loss(model, dataset, loss_fn, parameters)
-    if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "0.05 is usual.") < 1:
+    if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "Pass 0.05, for instance.") < 1:
         remedy = "For exact traces use rr.sensitivity.fisher_trace without relative_error."
         raise invalid_input("relative_error", relative_error, f"in [{_SMALLEST_ERROR}, 1)", remedy)
     if not 0.5 <= check_probability("confidence", confidence) < 1:

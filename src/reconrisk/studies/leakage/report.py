@@ -51,11 +51,11 @@ class LeakageReport(Result):
     Attributes:
         model: Name of the model.
         data: Name of the data set.
-        loss: Name of the loss.
+        loss: Name of the training loss.
         mechanism: Mechanism of the step.
         clipping: "hard" or "smooth".
         parameters: Names of the released parameters; empty for all.
-        dimension: Values of a record (d).
+        dimension: Number of values of a record (d).
         requested: Number of records to measure; larger than ``len(records)`` after an interruption.
         records: Indices of the measured records.
         labels: Label of each record.

@@ -145,10 +145,13 @@ def leakage_over_prior(
 
     .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_j), x_i)
 
+    Here s is a metric, A the attack, :math:`y_i` the update of record :math:`x_i`, :math:`y_j` another update, and E[X]
+    the mean of the prior.
+
     The prior alone is its mean (:func:`reconrisk.attacks.baselines.prior_alone`). For the second comparison, updates
     of the same model under the same defense form pairs. The attack gets the release of the other update in the pair,
-    with the labels, norms and statistics of the record's own batch if the threat model knows them. It is scored
-    against the record. Pairs are independent of each other, so that interval is over pairs.
+    with the labels, norms and statistics of the record's own batch if the threat model knows them. The estimate is
+    scored against the record. Pairs are independent of each other, so the interval is computed over pairs.
 
     Args:
         attack: Configured attack or plain function.
@@ -167,7 +170,7 @@ def leakage_over_prior(
         Scores and paired gains by each metric, with intervals.
 
     Raises:
-        InvalidInput: If the attack or the prior is a name, the prior is not that of the attack, or the records do not
+        InvalidInput: If the attack or the prior is a name, the attack has another prior, or the records do not
             form at least four whole updates.
 
     Assumes: records are drawn from the population of interest, enough for the normal limit of a mean over updates.

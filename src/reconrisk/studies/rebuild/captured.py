@@ -59,9 +59,9 @@ def rebuild_captured(
         model: The client's network; None only for attacks that plant a whole model of their own.
         input_shape: Shape of one record, without the batch dimension.
         gradient: Captured gradient, taken at the weights of ``model`` or of ``before``.
-        before: Weights before local training, or those at which ``gradient`` was taken.
+        before: Weights before local training, or the weights at which ``gradient`` was taken.
         after: Weights after local training.
-        update: How the client computed the update: number of records, loss, and the local SGD steps between
+        update: Training of the client: number of records, training loss, and the local SGD steps between
             ``before`` and ``after``.
         labels: Labels of the records, if the adversary knows them.
         noise_std: Standard deviation of the noise on every value that was sent, if the adversary knows it.
@@ -75,7 +75,7 @@ def rebuild_captured(
         The estimates with a report.
 
     Raises:
-        InvalidInput: If settings do not belong together, or tensors do not fit the model; errors name the tensor.
+        InvalidInput: If settings contradict each other, or tensors do not fit the model; errors name the tensor.
         InvalidFile: If a file cannot be read.
 
     Assumes: without ``update.loss_fn`` the client's loss is that of

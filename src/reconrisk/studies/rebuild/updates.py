@@ -109,11 +109,11 @@ def rebuild(
     Raises:
         InvalidInput: If records, attack, model or public records do not fit together.
 
-    Assumes: the loss of ``update`` is the loss in training, by default that of
+    Assumes: the loss of ``update`` is the training loss, by default the result of
     :func:`reconrisk.studies.common.subjects.model_updates.training_loss`; the model is in the mode that the client
     trains in.
     Guarantee: the attack sees the observation only. The seeds of noise and attack are drawn first for each update, so
-    two attacks with equal ``rng`` meet the same noise. The baseline is matched and scored like the attack. It is the
+    two attacks with equal ``rng`` see the same noise. The baseline is matched and scored like the attack. It is the
     prior alone for an attack with a generative prior, otherwise a constant guess.
     Edge cases: the last update has fewer records if the batch size does not divide their number. Ctrl-C returns the
     finished updates; before the first one it passes through.

@@ -57,6 +57,8 @@ class PublicPart:
 
         .. math:: \frac{U_1}{E|g|^2}, \qquad \frac{\sqrt{-U_2}}{E|g|^2}
 
+        Here g is the gradient of a public update, and U1 and U2 are its one-step utilities.
+
         Guarantee: (1, 0) without a defense.
         """
         kept = spread = total = 0.0

@@ -1,4 +1,4 @@
-"""Recommend the cheapest defense that keeps the risk of a model's updates below the accepted one."""
+"""Recommend the cheapest defense that keeps the risk of a model's updates within the requested limits."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class RecommendOptions(StudyOptions):
         learning_rate: Learning rate of that training for gradients. Weight changes of local steps are added as sent.
         training_seeds: Training runs under each finalist.
 
-    The other attributes are those of :class:`~reconrisk.studies.common.arguments.StudyOptions`. By default a quarter of
-    the data, at most 256 records, is split off as ``public``, and no plan is shown.
+    The other attributes are explained in :class:`~reconrisk.studies.common.arguments.StudyOptions`. By default a
+    quarter of the data, at most 256 records, is split off as ``public``, and no plan is shown.
 
     Raises:
         InvalidInput: If a value is out of range or of the wrong kind.
@@ -110,7 +110,7 @@ def recommend_defense(
     executor: Executor = IN_PROCESS,
     options: RecommendOptions = DEFAULT_OPTIONS,
 ) -> Recommendation:
-    r"""Recommend the cheapest defense of a model's updates that meets a target.
+    r"""Recommend the cheapest defense of updates that meets a target: limits on the success, or an error bound.
 
     For each family (:data:`reconrisk.defenses.registry.FAMILIES`), the search finds the smallest strength that meets
     the target on a few updates. The defenses found are then attacked on fresh updates, in the order of their step
@@ -123,7 +123,7 @@ def recommend_defense(
         data: Records of the clients.
         accept: Limits on the share of reconstructed records, such as ``"psnr>=20: 5%"``.
         mse_bound: Smallest accepted Bayesian bound on the mean squared error of any attack. The bound is an estimate,
-            not a proof: its expected information is averaged over draws.
+            not a proof, because the expected Fisher information in it is an average over random records.
         evidence: Evidence required for a limit. ``"measured"``: the upper interval end of the attacks' success is
             within the limit. ``"proved"``: the mechanism bounds the success of any adversary.
         families: Names of the families to search; by default all.

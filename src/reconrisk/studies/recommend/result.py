@@ -42,7 +42,7 @@ class TrainingCost:
 
     Attributes:
         accuracy: Accuracy on test records; None for real-valued labels or without finite values.
-        loss: Loss on test records; None if it is not finite.
+        loss: Training loss function on test records; None if it is not finite.
         steps: Training steps.
         seeds: Number of runs.
     """
@@ -83,7 +83,7 @@ class DefenseOption:
         utility_deviation: Standard deviation of that share, the root of -U2.
         training: Cost in training; None without training.
         tried: Number of strengths tried in the search.
-        remark: Deviations from the plan.
+        remark: Deviations from the planned search, as text; empty if there are none.
     """
 
     family: str

@@ -266,7 +266,7 @@ class Candidate:
         met: State of the evidence that the target is met.
         counts: Counts of the last attacks; None if nothing was attacked.
         tried: Number of strengths tried in the search.
-        remark: Deviations from the plan.
+        remark: Deviations from the planned search, as text; empty if there are none.
     """
 
     family: str

@@ -55,13 +55,13 @@ class TradeoffCell:
         family: Name of the family; ``"none"`` is no defense.
         strength: Strength within the family; None for no defense.
         seed: Seed of split, training and attacks.
-        training_loss: Loss on all training records after training.
-        test_loss: Loss on test records after training.
+        training_loss: Mean training loss on all training records after training.
+        test_loss: The same loss on test records after training.
         test_accuracy: Accuracy on test records; None for real-valued labels.
         diverged: True if a training step had no finite gradient.
         utility_1: E<g, y> / |g|^2, the part of a step that remains.
         utility_2: -Var<g, y>, the noise along the gradient.
-        fisher_trace: Fisher information of the sent update about one record.
+        fisher_trace: Trace of the Fisher information of the sent update about one record.
         mse_bound: Estimated lower bound on the mean squared error for records of the stated prior, not a proof. It is
             the lower end at 95 % confidence.
         scores: Scores of every attack.
@@ -149,11 +149,11 @@ class TradeoffRow:
         mse: Mean squared error of that attack.
         psnr: Peak signal-to-noise ratio of that attack in dB.
         test_accuracy: Accuracy on test records; None for real-valued labels.
-        training_loss: Loss on all training records after training.
-        test_loss: Loss on test records after training.
+        training_loss: Mean training loss on all training records after training.
+        test_loss: The same loss on test records after training.
         utility_1: Part of a step that remains (U1).
         utility_2: Negative variance along the gradient (U2).
-        fisher_trace: Fisher information of the sent update about one record.
+        fisher_trace: Trace of the Fisher information of the sent update about one record.
         mse_bound: Smallest estimated bound over the seeds, not a proof.
         seeds: Number of seeds.
         diverged: Number of seeds with a training step without a finite gradient.

@@ -101,7 +101,7 @@ class TradeoffStudy:
         threat: Threat model, apart from knowledge of the defense.
         attacks: Attacks or the name of a portfolio.
         training: Recipe of the training runs.
-        loss_fn: Loss in training.
+        loss_fn: Training loss of outputs and labels.
         trials: Number of attacked gradients for each seed.
         attacked_batch_size: Records in an attacked gradient.
         attack_trained: True to attack gradients at the trained model, False at the initial one.

@@ -41,9 +41,9 @@ class TradeoffOptions(StudyOptions):
         repeat: Number of seeds, counted from ``seed``. Each has its own split, training and attacks.
         attack_trained: True to attack gradients at the trained model, False at the initial one.
 
-    The other attributes are those of :class:`~reconrisk.studies.common.arguments.StudyOptions`. Each interval has its
-    ``confidence`` by itself. Only defenses that need moments of gradients use ``public`` records. By default no plan
-    is shown.
+    The other attributes are explained in :class:`~reconrisk.studies.common.arguments.StudyOptions`. Each interval has
+    its ``confidence`` by itself. Only defenses that need moments of gradients use ``public`` records. By default no
+    plan is shown.
 
     Raises:
         InvalidInput: If a value is out of range or of the wrong kind.
@@ -123,7 +123,7 @@ def tradeoff(
         InvalidInput: If an argument is invalid, or there are too few records.
 
     Assumes: training records and attacked records come from the same distribution: baselines and priors use the former.
-    Guarantee: the same result for the same seed and settings, in one call or resumed. Under one seed all defenses meet
+    Guarantee: the same result for the same seed and settings, in one call or resumed. Under one seed all defenses use
     the same split, batches and targets. Stored runs of other settings are never used.
     Edge cases: Ctrl-C returns the finished runs, if there are any. A failed attack counts as its adversary's best
     guess.

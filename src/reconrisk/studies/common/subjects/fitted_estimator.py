@@ -165,6 +165,9 @@ class FittedEstimator(Subject):
 
         .. math:: \frac{|\sum_i g_i + \lambda\theta|}{\mathrm{median}_i |g_i|}
 
+        Here :math:`g_i` is the gradient of record i at the coefficients :math:`\theta`, and :math:`\lambda` the
+        penalty.
+
         Returns:
             One sentence about the fit, and one about the units of errors if the records were scaled to their column
             ranges.
