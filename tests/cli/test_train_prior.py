@@ -119,7 +119,7 @@ def test_stopped_before_or_after_training_it_says_what_there_is(records, tmp_pat
 def test_a_training_that_diverges_leaves_no_prior(records, tmp_path):
     out = tmp_path / "prior"
     words = ["--kind", "gan", "--steps", 20, "--batch-size", 4, "--channels", 8, "--learning-rate", 1e30]
-    with pytest.raises(InvalidInput, match="The training diverged: pass a lower learning_rate"):
+    with pytest.raises(InvalidInput, match="Pass a lower learning_rate and a new folder: the training diverged"):
         run("--data", records, *words, "--out", out)
     assert not out.exists()
 

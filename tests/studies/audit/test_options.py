@@ -31,7 +31,7 @@ def test_invalid_options_are_refused(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"mechanism": "dp-sgd"}, "Expected training='dp-sgd' to be the mechanism of a training run"),
+        ({"mechanism": "dp-sgd"}, "Expected mechanism='dp-sgd' to be the mechanism of a training run"),
         ({"account": "account.safetensors"}, r"Expected type\(account\)='str' to be a Fisher account"),
         ({"guarantees": print}, "to be a list of functions"),
         ({"guarantees": [0.1]}, "Expected guarantees=0.1 to be callable"),
