@@ -318,7 +318,7 @@ def test_the_signature_of_a_default_threat_states_none_where_priors_would_be_los
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"public": DATA.subset(range(29))}, "Expected public records=29 >= 30 for a Gaussian prior. Pass public records"),
+        ({"public": DATA.subset(range(29))}, "Expected public records=29 >= 30 for a Gaussian prior. Pass public"),
         ({"shape": SHAPE, "public": PICTURES.subset(range(63))}, "Expected public records=63 >= 64"),
         (
             {"shape": SHAPE, "public": PICTURES, "holds_targets": True},

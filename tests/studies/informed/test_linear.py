@@ -187,7 +187,12 @@ def test_ctrl_c_gives_what_is_done(monkeypatch):
         ("ridge", "ridge", {"regularization": -1.0}, r"Expected regularization=-1.0 >= 0"),
         (Ridge(), "ridge", {"regularization": 1.0}, "to be left out for an estimator"),
         (Coefficients("ridge", np.ones(4)), "ridge", {}, "to be a number for released coefficients.*alpha of Poisson"),
-        (Coefficients("ridge", np.ones(3), np.ones(1)), "ridge", {"regularization": 1.0}, r"to be \(records, 3\), as many features as the model has"),
+        (
+            Coefficients("ridge", np.ones(3), np.ones(1)),
+            "ridge",
+            {"regularization": 1.0},
+            r"to be \(records, 3\), as many",
+        ),
         ("ridge", "ridge", {"known_columns": ["age"]}, "to be left out for records that are not a table"),
         ("ridge", "ridge", {"noise_std": -1.0}, r"Expected noise_std=-1.0 > 0"),
         ("ridge", "ridge", {"fixed": 40}, "Expected fixed=40 <= 39"),
