@@ -145,7 +145,7 @@ def calibrate(
         setting = Adjust(adjust)
     except ValueError as error:
         raise invalid_input("adjust", adjust, f"to be one of {', '.join(item.value for item in Adjust)}") from error
-    remedy = "Pass a list, such as [risks.identification(candidates=1000, at_most=0.01)]."
+    remedy = "Pass a list, such as [rr.bounds.risks.identification(candidates=1000, at_most=0.01)]."
     if not isinstance(risks, (list, tuple)) or not all(isinstance(risk, RISKS) for risk in risks):
         raise invalid_input("risks", risks, "to be a list of risks", remedy)
     check_not_empty("risks", risks, remedy)

@@ -109,7 +109,9 @@ def success_upper_bound(
     rule = _RULES.get(type(mechanism))
     if rule is None:
         known = ", ".join(kind.__name__ for kind in _RULES)
-        raise invalid_input("mechanism", mechanism, f"to be one of {known}", "Convert a DpEvent with from_event.")
+        raise invalid_input(
+            "mechanism", mechanism, f"to be one of {known}", "Convert a DpEvent with rr.mechanisms.from_event."
+        )
     bound = rule(mechanism, log_prior, accuracy)
     log_success = min(0.0, max(bound.log_success, log_prior))  # ignoring the release reaches the prior
     return Guarantee(

@@ -70,6 +70,8 @@ def calibrate(
             "Expected --from-scratch, the accepted success, with --psnr, --mse or --dimension. "
             "Add --from-scratch 0.01, for instance."
         )
+    if identification is not None and candidates is None and prior_success is None:
+        raise InvalidInput("Expected --candidates or --prior-success with --identification. Add --candidates 1000.")
     limits: list[risks.Risk] = []
     if identification is not None:
         limits.append(risks.identification(at_most=identification, candidates=candidates, prior_success=prior_success))

@@ -73,9 +73,12 @@ Attacks = Annotated[
 Budget = Annotated[str | None, option(HOW, "Total time limit, such as 90s, 20min, 1h, or none.")]
 Seed = Annotated[int | None, option(HOW, "Seed of random weights, targets, noise and attacks.")]
 
-Sees = Annotated[str | None, option(ADVERSARY, "one-update (default), every-update or final-model.")]
+Sees = Annotated[str | None, option(ADVERSARY, "one-update, the default and the only choice for updates of a network.")]
 Knows = Annotated[
     list[str] | None,
-    option(ADVERSARY, "labels, prior, record-norm, batch-statistics, defense (default). Repeat for several."),
+    option(
+        ADVERSARY,
+        "labels, prior, record-norm, batch-statistics or defense; replaces the default, defense. Repeat for several.",
+    ),
 ]
 Controls = Annotated[list[str] | None, option(ADVERSARY, "model-parameters, for a malicious server.")]

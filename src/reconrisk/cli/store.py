@@ -98,7 +98,9 @@ def export(
         str | None,
         typer.Option("--format", help="csv, json or parquet. Default: the suffix of --out.", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("trials.csv"),
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write. Default: trials with the suffix of --format.")
+    ] = None,
 ) -> None:
     """Write one row per record and trial: scores, status, cost and seed."""
     from reconrisk.studies.audit.store import Store, trial_columns, write_columns
@@ -106,7 +108,8 @@ def export(
     with Store.read(store) as opened:
         name = opened.name(run)
         columns = trial_columns(name, opened.trials(name))
-    written = write_columns(out, columns, form=form)
+    path = Path(f"trials.{form or 'csv'}") if out is None else out
+    written = write_columns(path, columns, form=form)
     typer.echo(f"{len(columns['run'])} rows of run {name}: {written.resolve()}")
 
 

@@ -93,4 +93,4 @@ def test_bounds_are_written_on_the_safe_side():
 
 
 def test_the_headline_names_the_defenses_above_the_limit():
-    assert headline(example_result()).text == "The risk is above the limit with no defense and noise."
+    assert headline(example_result()).text == "The risk is above the limit without a defense and under noise."

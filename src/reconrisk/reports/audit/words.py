@@ -73,8 +73,8 @@ def headline(result: AuditResult) -> Headline:
         return Headline("bad", "Bound contradicted", text)
     standings = {check.standing.name for line in result.lines for check in line.limits}
     if "ABOVE" in standings:
-        places = dict.fromkeys(defense_name(line.defense) for line, _ in result.exceeded_limits)
-        return Headline("bad", "Above the limit", f"The risk is above the limit with {' and '.join(places)}.")
+        places = dict.fromkeys(_where(line.defense) for line, _ in result.exceeded_limits)
+        return Headline("bad", "Above the limit", f"The risk is above the limit {' and '.join(places)}.")
     if "NOT_SHOWN" in standings:
         text = "The measured risk is not above the limit, but the trials are too few to show that it is below."
         return Headline("doubtful", "Not shown", text)
@@ -82,13 +82,17 @@ def headline(result: AuditResult) -> Headline:
         return Headline("good", "Within the limit", "The risk is within the limit against the attacks that were tried.")
     if standings:
         return Headline("good", "Within the limit", "The risk is within the limit, by a proved bound.")
-    leaking = dict.fromkeys(defense_name(line.defense) for line in result.lines if line.verdict.name == "LEAKS")
+    leaking = dict.fromkeys(_where(line.defense) for line in result.lines if line.verdict.name == "LEAKS")
     if leaking:
-        text = f"Attacks rebuild more records than guesses do with {' and '.join(leaking)}."
+        text = f"Attacks rebuild more records than guesses {' and '.join(leaking)}."
         return Headline("bad", "Records leak", text)
     if all(line.verdict.name == "NOTHING_RUN" for line in result.lines):
         return Headline("doubtful", "Nothing was run", "No attack ran to completion.")
     return Headline("plain", "No gain found", "No attack that was tried does better than guessing.")
+
+
+def _where(label: str) -> str:
+    return "without a defense" if label == "none" else f"under {label}"
 
 
 def defense_name(label: str) -> str:

@@ -59,7 +59,11 @@ class AuditOptions(StudyOptions):
         records: Rows of ``data`` that targets are drawn from; by default all of them, or a sample of large data.
         signature: Command or call that repeats the audit, for the report; by default the call of ``rr.audit``.
 
-    The other attributes are explained in :class:`~reconrisk.studies.common.arguments.StudyOptions`.
+        seed: Seed of every random choice. The same seed repeats the same trials.
+        confidence: Joint confidence of all intervals of the result, in (0, 1).
+        public: Public records, none of them a target; by default the records of ``data`` that are not attacked.
+        name: Name of the audited model in reports; by default its class.
+        show_plan: Function that receives the plan before the first trial; by default it is printed at a terminal.
 
     Raises:
         InvalidInput: If a value is out of range or of the wrong kind.

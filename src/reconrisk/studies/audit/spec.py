@@ -203,7 +203,8 @@ def spec_from_mapping(stated: Mapping[str, Any]) -> AuditSpec:
     values = values_from_mapping(stated)
     for key in ("model", "data"):
         if key not in values:
-            raise InvalidInput(f"{key}: Expected this key. State {'the network' if key == 'model' else 'its records'}.")
+            what = "the network" if key == "model" else "the records"
+            raise InvalidInput(f'{key}: Expected this key, {what}. Add --{key}, or {key} = "..." to the spec.')
     return AuditSpec(**values)
 
 

@@ -352,9 +352,9 @@ def check_options(options: object, kind: type[Options]) -> Options:
 
     >>> check_options({"seed": 1}, StudyOptions)
     Traceback (most recent call last):
-    reconrisk.core.errors.InvalidInput: Expected options={'seed': 1} to be StudyOptions. Pass StudyOptions(seed=1), ...
+    reconrisk.core.errors.InvalidInput: Expected options={'seed': 1} to be StudyOptions. Pass rr.StudyOptions(seed=1)...
     """
     if not isinstance(options, kind):
-        remedy = f"Pass {kind.__name__}(seed=1), for instance."
+        remedy = f"Pass rr.{kind.__name__}(seed=1), for instance."
         raise invalid_input("options", options, f"to be {kind.__name__}", remedy)
     return options

@@ -56,9 +56,11 @@ class RecommendOptions(StudyOptions):
         training_steps: Training steps under each finalist; 0 for no training.
         learning_rate: Learning rate of that training for gradients. Weight changes of local steps are added as sent.
         training_seeds: Training runs under each finalist.
-
-    The other attributes are explained in :class:`~reconrisk.studies.common.arguments.StudyOptions`. By default a
-    quarter of the data, at most 256 records, is split off as ``public``, and no plan is shown.
+        seed: Seed of every random choice. The same seed repeats the same trials.
+        confidence: Joint confidence of the intervals of all families and limits, in (0, 1).
+        public: Public records, none of them a target; by default a quarter of the data, at most 256, is split off.
+        name: Name of the model in reports; by default its class.
+        show_plan: Function that receives the plan before the first trial; by default no plan is shown.
 
     Raises:
         InvalidInput: If a value is out of range or of the wrong kind.

@@ -38,7 +38,7 @@ class CellStore:
             raise invalid_input("store", str(self.folder), "to be a folder", "Pass another name.")
         found = self._version()
         if self.folder is not None and found not in (None, VERSION):
-            raise wrong_version(self.folder, "version", "a store of a frontier", found=found, reads=VERSION)
+            raise wrong_version(self.folder, "version", "a store of rr.tradeoff", found=found, reads=VERSION)
 
     def find(self, fingerprint: str) -> TradeoffCell | None:
         """Return the cell of these settings; None if it was never finished."""

@@ -40,10 +40,11 @@ class TradeoffOptions(StudyOptions):
     Attributes:
         repeat: Number of seeds, counted from ``seed``. Each has its own split, training and attacks.
         attack_trained: True to attack gradients at the trained model, False at the initial one.
-
-    The other attributes are explained in :class:`~reconrisk.studies.common.arguments.StudyOptions`. Each interval has
-    its ``confidence`` by itself. Only defenses that need moments of gradients use ``public`` records. By default no
-    plan is shown.
+        seed: First seed.
+        confidence: Confidence of each interval by itself, in (0, 1).
+        public: Public records, none of them a target, for defenses that need moments of gradients.
+        name: Name of the model in the signature; by default its class.
+        show_plan: Function that receives the plan before the first run; by default no plan is shown.
 
     Raises:
         InvalidInput: If a value is out of range or of the wrong kind.
@@ -100,8 +101,8 @@ def tradeoff(
         model: Model at the start of training.
         data: Records with labels, to attack, to train on and to test on.
         defenses: Families by name, each a mapping from a strength to a configured defense. The undefended run is
-            always included. Defenses that need moments of gradients (``defense_by_name("optimal_noise", like=0.1)``)
-            are configured with ``options.public`` records.
+            always included. Defenses by name (``defense_by_name`` in ``reconrisk.defenses.registry``) that need
+            moments of gradients are configured with ``options.public`` records.
         attacks: A portfolio, ``"quick"`` or ``"thorough"``, or a list of attacks.
         test: Test records, or the share of ``data`` that is split off for testing.
         threat: Abilities of both adversaries, apart from knowledge of the defense.
@@ -202,7 +203,7 @@ def _run(
     study: TradeoffStudy, variants: Sequence[Variant], seeds: range, store: CellStore, executor: Executor
 ) -> tuple[TradeoffCell, ...]:
     """Run every cell that is not in the store, seed by seed, so that an interrupted run covers all defenses alike."""
-    bar = ProgressBar("frontier", total=len(seeds) * len(variants), at_once=True)
+    bar = ProgressBar("tradeoff", total=len(seeds) * len(variants), at_once=True)
     cells: list[TradeoffCell] = []
 
     def remaining() -> Iterator[tuple[str, Variant, int]]:
