@@ -97,5 +97,5 @@ def test_each_way_to_go_wrong_has_its_sentence(package, name, message):
 
 
 def test_classes_are_needed_where_there_is_an_output_for_each():
-    with pytest.raises(InvalidInput, match="to fit real labels"):
+    with pytest.raises(InvalidInput, match="to predict real numbers: the labels are not classes"):
         model_by_name("logistic", shape=(3,), classes=None)

@@ -187,7 +187,8 @@ def _read(kind: str, name: str | Path, data_range: tuple[float, float]) -> Prior
 
 def _check_prior(word: str, found: object) -> Prior:
     if not is_prior(found):
-        raise invalid_input("prior", word, f"to be a prior, but its function returned a {type(found).__name__}")
+        remedy = "Return rr.priors.fit_gaussian(records), for instance, from the function of the plugin."
+        raise invalid_input("prior", word, f"to be a prior, but its function returned a {type(found).__name__}", remedy)
     return found
 
 

@@ -96,7 +96,10 @@ def model_by_name(name: str, *, shape: Sequence[int], classes: int | None) -> nn
     size = math.prod(shape) if row.is_flat else shape
     if row.is_per_class and classes is None:
         raise invalid_input(
-            "model", name, "to fit real labels, not classes", "Use linear, or your own package.module:function."
+            "model",
+            name,
+            "to predict real numbers: the labels are not classes",
+            "Use linear, or your own package.module:function.",
         )
     model: nn.Module = row.load()(size, classes) if row.is_per_class else row.load()(size)
     return model

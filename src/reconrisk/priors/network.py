@@ -31,7 +31,7 @@ Network = TypeVar("Network", bound=nn.Module)
 def check_network(name: str, function: object) -> None:
     """Refuse a network whose output depends on other records or on chance, or that is not in single precision.
 
-    Attacks vary weights and enter a network between its layers, where values cannot be converted.
+    Some attacks vary the weights, or optimise the input of an inner layer, where no conversion of types is possible.
 
     Args:
         name: Name of the argument in error messages.

@@ -243,7 +243,7 @@ def write_comparison(
         pictures: Caption and picture (channels x height x width) of each panel.
         title: Title of the file.
         scores: Scores by name.
-        data_range: Values that are drawn black and white.
+        data_range: Pair (low, high): low is drawn black, high white.
 
     Returns:
         The path.
@@ -298,7 +298,7 @@ def to_image(picture: Picture, data_range: tuple[float, float]) -> Image.Image:
 
     Args:
         picture: Array of channels x height x width; three channels are colours, others are grey.
-        data_range: Values that become black and white.
+        data_range: Pair (low, high): low becomes black, high white.
 
     Returns:
         The image, one pixel per value.

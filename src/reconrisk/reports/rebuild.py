@@ -98,7 +98,7 @@ def write_grid(
         names: Headings of the columns.
         rows: Caption and pictures (channels x height x width) of each row.
         title: Title of the file.
-        data_range: Values that are drawn black and white.
+        data_range: Pair (low, high): low is drawn black, high white.
 
     Returns:
         The path.

@@ -23,7 +23,7 @@ NOISE = {"noise": {0.1: rr.defenses.gaussian_noise(0.1)}}
         ),
         (
             lambda model: rr.audit(model, DATA, training=rr.TrainingRun(guarantees=[lambda goal, label: 0.5])),
-            r"guarantees=0\.5 to return a Guarantee\. Return",
+            r"guarantees\(\.\.\.\)=0\.5 to be a Guarantee or None\. Return",
         ),
         (lambda model: rr.UpdateRecipe(loss_fn="mse"), r"loss_fn='mse'.* Pass torch\.nn\.functional\.cross_entropy"),
         (lambda model: rr.tradeoff(model, DATA, NOISE, update=8), r"update=8 to be an UpdateRecipe\. Pass"),

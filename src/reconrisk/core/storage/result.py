@@ -151,7 +151,7 @@ def load(path: str | Path) -> Any:
         path: The JSON file.
 
     Returns:
-        The result. For a result with arrays it is the report, without the arrays.
+        The result. JSON holds no arrays: a result that had them is returned as its ``report`` alone.
 
     Raises:
         InvalidFile: If the file is missing or contains something else.

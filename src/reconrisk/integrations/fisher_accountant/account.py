@@ -256,9 +256,9 @@ def average_accounts(runs: Sequence[FisherAccount | HasAccount]) -> FisherAccoun
         if not torch.equal(each.records, first.records):
             raise invalid_input(
                 "records",
-                each.records.tolist()[:3],
-                f"to be the records of the first run, {first.records.tolist()[:3]}",
-                "Pass accounts of the same records; only three are shown.",
+                f"{len(each.records)} records",
+                f"to be the same {len(first.records)} records as in the first run",
+                "Pass accounts of the same records.",
             )
     if len(accounts) == 1:
         return first

@@ -344,7 +344,7 @@ class ResultBuilder:
         info: Name, time and settings of the run.
         goals: Success criteria: metrics with thresholds.
         limits: Goals with the largest accepted share of records.
-        confidence: Probability that all intervals of a line contain their true values together.
+        confidence: Probability that all intervals of one goal and defense contain their true values together.
         guarantees: Finder of the guarantees for each goal and defense.
         training: Mechanism of the training run, if known.
         account: Fisher account of the training run, if known.

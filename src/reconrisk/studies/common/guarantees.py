@@ -88,7 +88,7 @@ class GuaranteeFinder:
         for guarantee in stated:
             if not isinstance(guarantee, Guarantee):
                 remedy = "Return a Guarantee or None from every function in guarantees."
-                raise invalid_input("guarantees", guarantee, "to return a Guarantee", remedy)
+                raise invalid_input("guarantees(...)", guarantee, "to be a Guarantee or None", remedy)
         answers = [BoundResult(guarantee, True, _STATED) for guarantee in stated]
         mechanism = None if defense is None else defense.mechanism
         sources = [] if mechanism is None else [(mechanism, self.scope.of_defenses)]

@@ -51,8 +51,8 @@ class Population:
 
         Guarantee: every update is a uniform choice of ``batch_size`` different records; a larger ``count`` adds updates
         to those of a smaller one. Single records are drawn without replacement until all have been used. Updates of
-        several records are drawn independently: the outcomes of disjoint ones can be correlated, and the number of
-        trials would overstate the evidence.
+        several records are drawn independently and may share records. Disjoint updates would not be independent trials,
+        so intervals would be too narrow.
         """
         if check_whole("batch_size", batch_size) > len(self.rows):
             raise invalid_input(

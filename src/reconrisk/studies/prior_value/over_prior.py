@@ -146,7 +146,7 @@ def leakage_over_prior(
     .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_j), x_i)
 
     Here s is a metric, A the attack, :math:`y_i` the update of record :math:`x_i`, :math:`y_j` another update, and E[X]
-    the mean of the prior.
+    the mean of the prior. The sign is reversed for metrics where lower is better, so that positive differences are gains.
 
     The prior alone is its mean (:func:`reconrisk.attacks.baselines.prior_alone`). For the second comparison, updates
     of the same model under the same defense form pairs. The attack gets the release of the other update in the pair,
@@ -162,7 +162,7 @@ def leakage_over_prior(
         update: Batch size, loss and local training of the client.
         knows: Further knowledge of the adversary.
         defense: Defense of the updates; None for none.
-        metrics: Metrics of the scores; None for PSNR and mean squared error. The first one decides the conclusion.
+        metrics: Metrics of the scores; None for PSNR and mean squared error. ``leaks`` is decided by the first one.
         confidence: Confidence of each interval.
         rng: Source of all randomness.
 
@@ -176,9 +176,9 @@ def leakage_over_prior(
     Assumes: records are drawn from the population of interest, enough for the normal limit of a mean over updates.
     Guarantee: neither baseline sees the update of the record that it is scored against. All three estimates are matched
     and scored alike. Both differences are paired, which removes the difficulty of each record. An attack that reads
-    only side information does as well with another record's update, so nothing counts as leaked.
-    Edge cases: after an interruption the finished updates are compared. An attack or a prior by name is rejected: its
-    prior would depend on public records, and the baseline might have another one. With an infinite score the interval
+    only side information does as well with another record's update, so its gain is 0 up to chance.
+    Edge cases: after an interruption the finished updates are compared. An attack or a prior by name is rejected: a
+    name fits its own prior to public records, which may differ from ``prior``. With an infinite score the interval
     is from the smallest to the largest value.
     Reference: intervals of Student (1908) over updates, since records of one update depend on each other.
 

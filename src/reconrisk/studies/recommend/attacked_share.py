@@ -133,21 +133,21 @@ class AttackEnsemble:
     def count_successes(
         self, defense: Defense | None, draws: Sequence[int], allowed: Sequence[int], token: CancelToken
     ) -> SuccessCounts:
-        """Attack updates until more records are reconstructed than some limit allows.
+        """Attack updates until one limit is exceeded or all updates are attacked.
 
         Args:
             defense: Defense of the updates; None for none.
-            draws: Indices of the attacked updates.
+            draws: Numbers of the updates to attack.
             allowed: Largest count allowed for each limit; counting stops beyond it.
             token: Token that ends the work when its time is over.
 
         Returns:
-            The counts of reconstructed records.
+            The number of reconstructed records for each limit.
 
         Raises:
             OutOfTime: If the token was cancelled before all updates were attacked.
 
-        Guarantee: trials of one draw use the same records and random seeds under every defense.
+        Guarantee: trials of one update use the same records and random seeds under every defense.
         """
         experiments, size = self._build_experiments(defense), len(self.updates[0])
         counts = SuccessCounts(0, size, (0,) * len(self.limits), 0)

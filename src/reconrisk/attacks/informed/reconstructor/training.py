@@ -286,7 +286,7 @@ def predict(network: nn.Module, features: Tensor) -> Tensor:
     """Apply a network to many rows, in chunks and without gradients.
 
     Args:
-        network: Network, set to evaluation mode.
+        network: Network; it is switched to evaluation mode.
         features: Features (n, k).
 
     Returns:

@@ -213,7 +213,7 @@ def first_outputs(model: nn.Module, dataset: Dataset) -> Tensor:
     if not isinstance(outputs, Tensor) or len(outputs) != 1:
         found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise invalid_input(
-            "model(record)", found, "to be one row of outputs", "Return a tensor, records first, from the model."
+            "model(record)", found, "to be one row of outputs", "Return one tensor of shape (records, outputs)."
         )
     return outputs
 

@@ -219,7 +219,7 @@ def subject_of(subject: Any, data: Any, recipe: UpdateRecipe = ONE_GRADIENT) -> 
         recipe: Training of a client; for models only.
 
     Returns:
-        The subject of the first kind that supports the object.
+        The object, wrapped in the first subclass of Subject that supports it.
 
     Raises:
         InvalidInput: If the object is of no known kind, or the data or the recipe do not fit it.
