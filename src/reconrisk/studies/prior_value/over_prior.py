@@ -146,7 +146,7 @@ def leakage_over_prior(
     .. math:: s(A(y_i), x_i) - s(\mathrm{E}[X], x_i), \qquad s(A(y_i), x_i) - s(A(y_j), x_i)
 
     Here s is a metric, A the attack, :math:`y_i` the update of record :math:`x_i`, :math:`y_j` another update, and E[X]
-    the mean of the prior. The sign is reversed for metrics where lower is better, so that positive differences are gains.
+    the mean of the prior. The sign is reversed for metrics where lower is better, so positive differences are gains.
 
     The prior alone is its mean (:func:`reconrisk.attacks.baselines.prior_alone`). For the second comparison, updates
     of the same model under the same defense form pairs. The attack gets the release of the other update in the pair,
