@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from reconrisk.data.bundled_sets import CROP_NAMES
-from reconrisk.data.idx import idx_array
+from reconrisk.data.idx import read_idx_array
 
 BUNDLED = Path(__file__).parents[1] / "src/reconrisk/data/bundled"
 SIDE = 64
@@ -52,9 +52,9 @@ def mnist_arrays(folder: Path) -> dict[str, np.ndarray]:
     """400 training and 100 test images of each digit, with labels."""
     arrays = {}
     for split, part, count in (("train", "train", 400), ("test", "t10k", 100)):
-        labels = idx_array(folder / f"{part}-labels-idx1-ubyte.gz")
+        labels = read_idx_array(folder / f"{part}-labels-idx1-ubyte.gz")
         chosen = balanced(labels, count)
-        arrays[f"{split}_images"] = idx_array(folder / f"{part}-images-idx3-ubyte.gz")[chosen]
+        arrays[f"{split}_images"] = read_idx_array(folder / f"{part}-images-idx3-ubyte.gz")[chosen]
         arrays[f"{split}_labels"] = labels[chosen]
     return arrays
 
