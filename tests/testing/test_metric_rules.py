@@ -53,8 +53,8 @@ class Lenient(Metric):
 BROKEN = {
     "scores_each_record": (
         lambda: of(lambda one, other: error(one, other).mean()),
-        "Expected one score per record, found InvalidInput: Expected mine scores=() to have the shape (5,), one per "
-        "record",
+        "Expected one score per record, found InvalidInput: Expected shape of the scores of mine=() to be (5,), one "
+        "per record",
     ),
     "scores_in_double_precision": (lambda: of(in_single_precision), "Expected float64 scores, found torch.float32."),
     "has_a_scale": (
