@@ -162,7 +162,7 @@ def test_separable_classes_without_penalty_have_no_minimum():
         ({"family": "multinomial"}, "classes"),
         ({"family": "multinomial", "classes": 2}, "class indices below 2"),
         ({"family": "poisson"}, r"min\(labels\)=-1.0 >= 0"),
-        ({"family": "logistic"}, "labels=.* to be 0 or 1"),
+        ({"family": "logistic"}, r"labels=.*-1\.0.* to be 0 or 1"),
         ({"penalty": -1.0}, "penalty=-1.0 >= 0"),
         ({"intercept_penalty": -1.0}, "intercept_penalty=-1.0 >= 0"),
     ],

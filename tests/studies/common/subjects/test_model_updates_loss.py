@@ -43,7 +43,11 @@ class Pair(nn.Module):
         (nn.Linear(2, 1), CLASSES, r"Expected \(min\(labels\), max\(labels\)\)=\(0, 2\) to be from 0 to 1"),
         (nn.Linear(2, 3), CLASSES - 1, r"from 0 to 2"),
         (nn.Linear(2, 2), REAL, r"Expected outputs.shape=\(2,\) to be \(\), the shape of a label"),
-        (nn.Sequential(nn.Linear(2, 4), nn.Unflatten(1, (2, 2))), CLASSES, "one number per class"),
+        (
+            nn.Sequential(nn.Linear(2, 4), nn.Unflatten(1, (2, 2))),
+            CLASSES,
+            r"=\(2, 2\) to be \(classes,\), one number per class",
+        ),
         (nn.Linear(3, 3), CLASSES, r"takes records of shape \(2,\), those of toy. It raised RuntimeError: mat1"),
         (nn.Linear(2, 3), None, r"Expected dataset='toy' to have labels"),
         (Pair(), CLASSES, r"Expected model\(record\)='tuple' to be one row of outputs"),
