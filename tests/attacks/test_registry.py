@@ -32,6 +32,7 @@ GAUSSIAN = rr.priors.gaussian(torch.full((2,), 0.5), 0.01 * torch.eye(2))
 GENERATOR = rr.priors.generator(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh()), (2,), 2)
 BELIEFS = {
     "best_candidate": {"candidates": torch.zeros(1, 2)},
+    "low_bits": {"candidates": torch.zeros(1, 2)},
     "class_mean": {"means": torch.zeros(1, 2)},
     "prior_mean": {"mean": torch.zeros(2)},
     "prior_alone": {"prior": GAUSSIAN},

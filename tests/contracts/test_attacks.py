@@ -84,6 +84,7 @@ ROWS = {
     "prior_mean": Row(lambda: rr.attacks.prior_mean(MEANS.mean(0)), records=2, decibels=None),
     "class_mean": Row(lambda: rr.attacks.class_mean(MEANS), records=2, decibels=None),
     "best_candidate": Row(lambda: rr.attacks.best_candidate(digits(8).inputs, labels=digits(8).labels), decibels=100.0),
+    "low_bits": Row(lambda: rr.attacks.low_bits(digits(8).inputs, labels=digits(8).labels), decibels=100.0),
 }
 
 

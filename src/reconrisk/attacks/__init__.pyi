@@ -36,6 +36,7 @@ from .informed.reconstructor.settings import balle2022_reconstructor as balle202
 from .informed.reconstructor.settings import linear_reconstructor as linear_reconstructor
 from .informed.reconstructor.settings import residual_reconstructor as residual_reconstructor
 from .informed.reconstructor.shadow_knowledge import ShadowKnowledge as ShadowKnowledge
+from .low_bits import low_bits as low_bits
 from .malicious_server.imprint import imprint as imprint
 from .malicious_server.optimal_analytic import neurons_for_clipping as neurons_for_clipping
 from .malicious_server.optimal_analytic import optimal_analytic as optimal_analytic

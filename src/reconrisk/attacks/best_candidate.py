@@ -68,10 +68,10 @@ class BestCandidate:
             remedy = "Attack updates of one record, or use gauss_newton(): candidates are tried one at a time."
             raise invalid_input("batch_size", observation.batch_size, "to be 1", remedy)
         check_record_shape("candidates", self.candidates, observation, leading=(len(self.candidates),))
-        labels, possible = self._labels(observation)
-        search = _Distances(observation, labels)
+        labels, possible = self.label_candidates(observation)
+        search = CandidateDistances(observation, labels)
         scores, interrupted = search.compute(self.candidates)
-        best, objective = self._best(scores.masked_fill(~possible, math.inf), noisy=observation.noise_std is not None)
+        best, objective = self.choose(scores.masked_fill(~possible, math.inf), noisy=observation.noise_std is not None)
         account = AttackReport(
             attack=repr(self),
             status=_status(objective, len(scores), observation.noise_std is not None, interrupted),
@@ -83,7 +83,7 @@ class BestCandidate:
         estimate = self.candidates[best : best + 1].detach().clamp(low, high)
         return Reconstruction(estimate.to(torch.get_default_dtype()), account)
 
-    def _labels(self, observation: Observation) -> tuple[Tensor, Tensor]:
+    def label_candidates(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Return the label of each candidate, and a mask of the candidates with the known label."""
         count = len(self.candidates)
         if self.labels is None:
@@ -102,7 +102,7 @@ class BestCandidate:
             )
         return self.labels, possible
 
-    def _best(self, scores: Tensor, *, noisy: bool) -> tuple[int, float]:
+    def choose(self, scores: Tensor, *, noisy: bool) -> tuple[int, float]:
         """Return the candidate of highest posterior probability; without noise the weights only break ties."""
         weights = torch.ones_like(scores) if self.weights is None else self.weights.to(scores)
         if noisy:
@@ -165,7 +165,7 @@ def best_candidate(candidates: Tensor, *, labels: Tensor | None = None, weights:
     return BestCandidate(candidates, labels, weights)
 
 
-class _Distances:
+class CandidateDistances:
     """Distances between the candidates' releases and the observed one.
 
     With known noise: half the squared distance in units of the noise. Otherwise: the squared distance relative to the
@@ -211,9 +211,13 @@ class _Distances:
 
     def _distance(self, record: Tensor, label: Tensor) -> Tensor:
         with torch.no_grad():
-            released = whiten_and_mask(self._observation.forward(record[None], label[None]), self._observation)
-            difference = {name: released[name].double() - value for name, value in self._observed.items()}
-            return sum_of_squares(difference) / self._scale
+            return self.of(self._observation.forward(record[None], label[None]))
+
+    def of(self, released: Mapping[str, Tensor]) -> Tensor:
+        """Return the distance of one candidate's release."""
+        whitened = whiten_and_mask(released, self._observation)
+        difference = {name: whitened[name].double() - value for name, value in self._observed.items()}
+        return sum_of_squares(difference) / self._scale
 
     def _agrees(self, records: Tensor) -> bool:
         """Return True if torch vectorises the forward map correctly, tested on the first candidates."""
@@ -239,7 +243,7 @@ def _status(objective: float, count: int, noisy: bool, interrupted: bool) -> Sta
 
 
 def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, object]) -> dict[str, object]:
-    """Return the candidate records and their labels as settings of :func:`best_candidate`.
+    """Return the candidate records and their labels as settings of :func:`best_candidate` and ``low_bits``.
 
     Args:
         knowledge: Public knowledge with the candidate records.
@@ -254,7 +258,7 @@ def settings_from_knowledge(knowledge: PublicKnowledge, given: Mapping[str, obje
     del given
     if knowledge.candidates is None:
         raise InvalidInput(
-            "Expected candidate records for best_candidate. Pass the data that contains the target record."
+            "Expected candidate records for best_candidate or low_bits. Pass the data that contains the target record."
         )
     labels = knowledge.candidates.labels
     return {"candidates": knowledge.candidates.inputs, **({} if labels is None else {"labels": labels})}

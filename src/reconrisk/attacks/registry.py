@@ -224,6 +224,15 @@ _ROWS = (
         portfolios={"quick": [(2, {})], "thorough": [(2, {})]},
     ),
     AttackInfo(
+        "low_bits",
+        "reconrisk.attacks.low_bits:low_bits",
+        "The record whose update plus float noise can round so.",
+        any_release=True,
+        knows=frozenset({Knows.PRIOR}),
+        whole_update=False,
+        from_knowledge="reconrisk.attacks.best_candidate:settings_from_knowledge",
+    ),
+    AttackInfo(
         "class_mean",
         "reconrisk.attacks.baselines:class_mean",
         "Guesses the mean of a class of other records.",
