@@ -5,6 +5,8 @@ from torch import nn
 import reconrisk as rr
 from reconrisk.core.errors import InvalidInput
 
+pytestmark = pytest.mark.filterwarnings("ignore:The noise is drawn from a seeded generator")
+
 INPUTS = torch.rand(8, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(8) % 3
 
@@ -88,7 +90,7 @@ def test_what_cannot_be_defended_is_refused():
         rr.integrations.defend_optimizer(optimizer, model, rr.defenses.clip(1.0), rng=7)
     with pytest.raises(InvalidInput, match="to be a torch optimizer"):
         rr.integrations.defend_optimizer(model, model, rr.defenses.clip(1.0), rng=torch.Generator())
-    with rr.integrations.defend_optimizer(optimizer, model, rr.defenses.clip(1.0), rng=torch.Generator()):
+    with rr.integrations.defend_optimizer(optimizer, model, rr.defenses.prune(0.5)):
         with pytest.raises(InvalidInput, match="Expected gradients before a step"):
             optimizer.step()
         nn.functional.cross_entropy(model(INPUTS), LABELS).backward()
@@ -97,6 +99,17 @@ def test_what_cannot_be_defended_is_refused():
         with pytest.raises(InvalidInput, match=r"released\['0\.weight'\] to be finite"):
             optimizer.step()
         assert torch.equal(weights(model), before)
+
+
+def test_a_gradient_that_is_not_finite_is_clipped_to_zero():
+    model, optimizer = setting()
+    before = weights(model)
+    with rr.integrations.defend_optimizer(optimizer, model, rr.defenses.clip(1.0)):
+        nn.functional.cross_entropy(model(INPUTS), LABELS).backward()
+        model[0].weight.grad[0, 0] = float("nan")
+        with pytest.warns(UserWarning, match="replaced by zero"):
+            optimizer.step()
+    assert torch.equal(weights(model), before)
 
 
 def test_a_refreshed_defense_follows_the_model_and_a_local_one_is_refused():
@@ -157,3 +170,18 @@ def test_refreshed_and_local_parts_of_a_chain_are_seen():
         )
     with pytest.raises(InvalidInput, match="defense=3 to be a defense"):
         rr.integrations.defend_optimizer(optimizer, model, 3)
+
+
+def test_a_seeded_generator_warns_and_the_operating_system_does_not():
+    model, optimizer = setting()
+    with pytest.warns(UserWarning, match="32 bits"):
+        rr.integrations.defend_optimizer(optimizer, model, rr.defenses.clip(1.0), rng=torch.Generator())
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model, optimizer = setting()
+        with rr.integrations.defend_optimizer(optimizer, model, rr.defenses.gaussian_noise(1.0)) as defended:
+            nn.functional.cross_entropy(model(INPUTS), LABELS).backward()
+            optimizer.step()
+        drawn.append(torch.cat([value.flatten() for value in defended.sent.values()]))
+    assert not torch.equal(*drawn)  # no seed of torch decides the noise

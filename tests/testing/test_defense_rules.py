@@ -69,16 +69,16 @@ class Overflows(Good):
         norm = torch.cat([value.flatten() for value in released.values()]).square().sum().sqrt()
         return {name: value * (NORM / norm.clamp_min(NORM)) for name, value in released.items()}
 
-    def _apply(self, released, rng):
-        sent = super()._apply(released, rng)
+    def __call__(self, released, *, rng):
+        sent = super().__call__(released, rng=rng)
         if next(iter(released.values())).dtype == torch.float16:
             return {name: value + 1e5 for name, value in sent.items()}
         return sent
 
 
 class WritesInPlace(Good):
-    def _apply(self, released, rng):
-        sent = super()._apply(released, rng)
+    def __call__(self, released, *, rng):
+        sent = super().__call__(released, rng=rng)
         for value in released.values():
             value.mul_(0.5)
         return sent

@@ -38,13 +38,28 @@ class Chain(BaseDefense):
         """
         if any(getattr(part, "is_local", False) for part in self.parts):
             return None
+        return None if (found := self._find_mechanism()) is None else found[1]
+
+    def _find_mechanism(self) -> tuple[Defense, Mechanism] | None:
+        """Return the first part that has a mechanism, with that mechanism."""
         for place, part in enumerate(self.parts):
             # noise without a norm of its own takes its sensitivity from the clip before it
             clip = _find_clip_before(self.parts, place)
             mechanism = part.mechanism_after(clip[1]) if isinstance(part, GaussianNoise) and clip else part.mechanism
             if mechanism is not None:
-                return mechanism
+                return part, mechanism
         return None
+
+    @property
+    def clips(self) -> bool:
+        """True if a part bounds the norm of the release."""
+        return any(getattr(part, "clips", False) for part in self.parts)
+
+    @property
+    def exact_noise(self) -> bool:
+        """True if the noise of the mechanism is exact; without a mechanism, if any part adds exact noise."""
+        found = self._find_mechanism()
+        return any(getattr(part, "exact_noise", False) for part in (self.parts if found is None else found[:1]))
 
     @property
     def clip_norm(self) -> float | None:

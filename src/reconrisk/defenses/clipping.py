@@ -15,6 +15,7 @@ from torch import Tensor
 
 from reconrisk.core.validation import check_all_finite, check_not_empty, check_positive, invalid_input
 from reconrisk.defenses.base import BaseDefense
+from reconrisk.releases.float_safe_noise import clip_limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,11 @@ class Clip(BaseDefense):
         object.__setattr__(self, "clip_norm", check_positive("clip_norm", self.clip_norm))
 
     @property
+    def clips(self) -> bool:
+        """True: the norm is bounded."""
+        return True
+
+    @property
     def mechanism(self) -> None:
         """None: clipping bounds the contribution of a record but hides nothing."""
 
@@ -160,8 +166,10 @@ def clip_to_norm(released: Mapping[str, Tensor], norm: float, measured: Mapping[
 
     Returns:
         The release times one common factor of at most 1, in its own precision.
+
+    Guarantee: for a release in float64 the norm in real numbers is at most ``norm``.
     """
+    limit = clip_limit(norm, sum(tensor.numel() for tensor in measured.values()))
     # clamped before the square root, whose derivative is infinite at zero
-    factor = norm / total_square(measured).clamp_min(norm**2).sqrt()
-    # double precision, so that only the final rounding can exceed the norm
+    factor = limit / total_square(measured).clamp_min(limit**2).sqrt()
     return {name: (tensor.double() * factor).to(tensor) for name, tensor in released.items()}

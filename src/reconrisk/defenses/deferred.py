@@ -129,6 +129,11 @@ class MomentsDefense(DeferredDefense):
         return {}
 
     @property
+    def exact_noise(self) -> bool:
+        """True with a mechanism: the noise that :meth:`with_moments` builds is rounded exactly."""
+        return self.mechanism is not None
+
+    @property
     def mechanism(self) -> Gaussian | None:
         """Gaussian mechanism stated by ``noise_multiplier`` and ``clip_norm``; None without them."""
         multiplier, norm = (self.settings.get(key) for key in ("noise_multiplier", "clip_norm"))

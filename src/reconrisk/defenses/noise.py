@@ -21,7 +21,7 @@ from reconrisk.core.validation import check_positive
 from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.clipping import Clip, NoiseScales, clip_to_norm
 from reconrisk.defenses.families import round_level_up
-from reconrisk.releases.release import standard_normal
+from reconrisk.releases.float_safe_noise import add_noise_by_name
 
 if TYPE_CHECKING:
     from reconrisk.core.defense import Defense
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 class GaussianNoise(BaseDefense):
     """Base class of defenses that add independent Gaussian noise."""
+
+    @property
+    def exact_noise(self) -> bool:
+        """True: the noise is rounded exactly."""
+        return True
 
     @abstractmethod
     def mechanism_after(self, clip: Clip) -> Gaussian | None:
@@ -75,10 +80,7 @@ class ParameterNoise(GaussianNoise):
     def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Add the noise."""
         self.scales.check_fits(released)
-        return {
-            name: tensor + self.scales.stds[name].to(tensor) * standard_normal(tensor, rng)
-            for name, tensor in released.items()
-        }
+        return add_noise_by_name(released, self.scales.stds, rng)
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the release unchanged: the defense only adds noise."""
@@ -116,6 +118,11 @@ class NoisyRelease(GaussianNoise):
             check_positive("clip_norm", self.clip_norm)
 
     @property
+    def clips(self) -> bool:
+        """True with a clip norm."""
+        return self.clip_norm is not None
+
+    @property
     def mechanism(self) -> Gaussian | None:
         """Gaussian mechanism if clipping bounds the sensitivity; None for noise alone."""
         return None if self.clip_norm is None else Gaussian(self.std / self.clip_norm, self.clip_norm)
@@ -133,9 +140,7 @@ class NoisyRelease(GaussianNoise):
 
     def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Clip the release and add the noise."""
-        return {
-            name: tensor + self.std * standard_normal(tensor, rng) for name, tensor in self.replay(released).items()
-        }
+        return add_noise_by_name(self.replay(released), self.std, rng)
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the clipped release."""
@@ -175,7 +180,7 @@ def gaussian_noise(std: float) -> NoisyRelease:
 
     >>> sent = gaussian_noise(0.1)({"w": torch.zeros(2)}, rng=torch.Generator().manual_seed(0))
     >>> sent["w"].round(decimals=2)
-    tensor([ 0.1500, -0.0300])
+    tensor([-0.2000,  0.0900])
     """
     return NoisyRelease(std)
 
@@ -245,12 +250,17 @@ class LaplaceNoise(BaseDefense):
         check_positive("std", self.std)
 
     @property
+    def exact_noise(self) -> bool:
+        """True: the noise is rounded exactly."""
+        return True
+
+    @property
     def mechanism(self) -> None:
         """None: the contribution of a record is unbounded."""
 
     def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Add the noise."""
-        return {name: tensor + self.std * _standard_laplace(tensor, rng) for name, tensor in released.items()}
+        return add_noise_by_name(released, self.std, rng, law=LAPLACE)
 
     def replay(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the release unchanged: the defense only adds noise."""
@@ -293,16 +303,6 @@ def laplace_noise(std: float) -> LaplaceNoise:
     0.1
     """
     return LaplaceNoise(std)
-
-
-def _standard_laplace(like: Tensor, rng: torch.Generator) -> Tensor:
-    """Draw Laplacian values of variance one."""
-    # the difference of two exponential variables is Laplacian, of variance 2
-    first, second = (
-        torch.empty(like.shape, dtype=like.dtype, device=rng.device).exponential_(generator=rng).to(like.device)
-        for _ in range(2)
-    )
-    return (first - second) / 2**0.5
 
 
 def gaussian_noise_at(reference: Reference, level: float) -> tuple[Defense, str]:

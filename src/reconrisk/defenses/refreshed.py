@@ -96,6 +96,16 @@ class RefreshedDefense(BaseDefense):
         """Mechanism of the current defense; None before the first update."""
         return None if self._current is None else self._current.mechanism
 
+    @property
+    def clips(self) -> bool:
+        """True if the current defense bounds the norm of the release."""
+        return getattr(self._current, "clips", False)
+
+    @property
+    def exact_noise(self) -> bool:
+        """True if the current defense adds exact noise."""
+        return getattr(self._current, "exact_noise", False)
+
     def _apply(self, released: Mapping[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
         """Apply the current defense."""
         return self._current_defense()(released, rng=rng)

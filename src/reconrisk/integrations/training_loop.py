@@ -15,6 +15,7 @@ from reconrisk.core.validation import invalid_input
 from reconrisk.defenses.base import BaseDefense
 from reconrisk.defenses.chain import Chain
 from reconrisk.defenses.refreshed import defense_for_model
+from reconrisk.releases.float_safe_noise import protecting_generator
 
 
 class DefendedLoop:
@@ -83,7 +84,8 @@ def defend_optimizer(
         model: Model whose parameters the optimizer updates.
         defense: Defense of the gradient of one step. A defense from ``rr.defenses.refreshed`` is computed again as the
             model changes.
-        rng: Source of the noise; None to seed it from the operating system, as privacy requires.
+        rng: Seeded generator for repeatable simulations; a warning says that it protects nothing. None draws the bits
+            of the noise from the operating system.
 
     Returns:
         A context manager that restores the optimizer at its end.
@@ -95,15 +97,15 @@ def defend_optimizer(
     Assumes: the gradient of a step is the release of one client or one record; ``defense.mechanism`` covers the
     gradient as a whole. For DP-SGD, which clips each record of a batch, train with Opacus.
     Guarantee: only the output of the defense reaches the parameters and ``sent``.
-    Edge cases: gradients that are not finite are refused, as are a step without gradients and a step with a closure,
-    which would compute its own. A parameter that the loss did not use is sent as if its gradient were zero. Frozen
-    parameters are left out.
+    Edge cases: a defense that clips replaces gradients that are not finite by zero, others refuse them. A step without
+    gradients is refused, as is a step with a closure, which would compute its own. A parameter that the loss did not
+    use is sent as if its gradient were zero. Frozen parameters are left out.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     >>> before = model.weight.detach().clone()
     >>> from reconrisk.defenses.clipping import clip
-    >>> with defend_optimizer(optimizer, model, clip(0.5), rng=torch.Generator()) as defended:
+    >>> with defend_optimizer(optimizer, model, clip(0.5)) as defended:
     ...     model(torch.tensor([[3.0, 4.0]])).sum().backward()
     ...     optimizer.step()
     >>> (before - model.weight.detach()).norm()
@@ -116,11 +118,7 @@ def defend_optimizer(
             "to be a torch optimizer",
             "Pass torch.optim.SGD(model.parameters(), lr=0.1), for instance.",
         )
-    if rng is None:
-        rng = torch.Generator()
-        rng.seed()
-    if not isinstance(rng, torch.Generator):
-        raise invalid_input("rng", rng, "to be a torch.Generator", "Make one with torch.Generator().manual_seed(0).")
+    rng = protecting_generator(rng)
     parts = defense.parts if isinstance(defense, Chain) else (defense,)
     if any(not hasattr(part, "replay") for part in parts):
         raise invalid_input("defense", defense, "to be a defense", "Pass rr.defenses.clip(1.0), for instance.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -192,14 +193,20 @@ def sends_zero_updates(case: DefenseCase) -> None:
 
 
 def refuses_what_is_no_update(case: DefenseCase) -> None:
-    """Values that are not finite, an empty update and a missing generator raise InvalidInput."""
+    """An empty update and a wrong generator raise InvalidInput, values that are not finite too or become zero."""
     poisoned = case.copy()
     next(iter(poisoned.values())).view(-1)[0] = math.nan
-    wrong: dict[str, Callable[[], Any]] = {
-        "an update with NaN": lambda: case.send(poisoned),
-        "an update without tensors": lambda: case.send({}),
-        "rng=None": lambda: case.defense(case.copy(), rng=None),  # type: ignore[arg-type]
-    }
+    if getattr(case.defense, "clips", False):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the defense says that it sends zeros
+            sent = case.send(poisoned)
+        if not _equal(sent, case.send({name: torch.zeros_like(value) for name, value in poisoned.items()})):
+            raise broken_rule("the zero update in place of one with NaN", "another update", _BASE)
+        wrong: dict[str, Callable[[], Any]] = {}
+    else:
+        wrong = {"an update with NaN": lambda: case.send(poisoned)}
+    wrong["an update without tensors"] = lambda: case.send({})
+    wrong["rng=0"] = lambda: case.defense(case.copy(), rng=0)  # type: ignore[arg-type]
     for what, call in wrong.items():
         try:
             call()

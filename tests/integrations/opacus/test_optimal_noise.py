@@ -28,10 +28,13 @@ from opacus.optimizers import DPOptimizer  # noqa: E402 - after the check that i
 from opacus.schedulers import ExponentialNoise  # noqa: E402
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 
-from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer  # noqa: E402 - imports opacus
+from reconrisk.integrations.opacus import noise_optimizer  # noqa: E402 - imports opacus
+from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer  # noqa: E402
+from reconrisk.releases.float_safe_noise import lattice_step  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Secure RNG turned off"),
+    pytest.mark.filterwarnings("ignore:The noise is drawn from a seeded generator"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
     pytest.mark.filterwarnings("ignore:.*loss_reduction.*"),
 ]
@@ -139,8 +142,8 @@ def test_long_gradients_attain_it_in_every_direction():
     optimizer, weight = bare(stds)
     for row in torch.eye(3, dtype=torch.float64):
         added = summed(optimizer, weight, 1e5 * row[None]) / optimizer.noise_std["weight"][0]
-        # Opacus adds 1e-6 to norms of at least 100 here
-        assert float(added.norm()) == pytest.approx(1 / SIGMA, rel=1e-7)
+        # the margin of the clip for sums of 65,536 records is 1e-6
+        assert 1 - 2e-6 < float(added.norm()) * SIGMA <= 1
 
 
 def test_all_parameters_of_a_record_are_clipped_together():
@@ -190,9 +193,13 @@ def test_units_keep_the_norm_of_a_gradient_on_average_over_directions():
 @pytest.mark.parametrize(
     "private", [{}, {"poisson_sampling": False}, {"loss_reduction": "sum"}, {"grad_sample_mode": "functorch"}]
 )
-def test_equal_scales_are_opacus_itself_bit_by_bit(private):
-    ours, theirs = Training(noise=equal, **private).run(), Training(**private).run()
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+def test_equal_scales_are_opacus_itself_up_to_the_draw_of_the_noise(private):
+    # noise of 1e-8 leaves the clipped sums visible; Poisson batches are drawn by the same global generator
+    quiet = {"noise_multiplier": 1e-8, **private}
+    loader = [(INPUTS[:4], LABELS[:4]), (INPUTS[4:8], LABELS[4:8])]
+    ours, theirs = (Training(noise=noise, **quiet).run(loader=loader) for noise in (equal, None))
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=2e-5)  # Opacus adds 1e-6 to norms
 
 
 def test_other_scales_are_not():
@@ -221,7 +228,8 @@ def test_schedulers_of_the_noise_are_followed_and_accounted():
 
 
 def test_batches_in_parts_are_the_whole_batch():
-    whole, split = Training(noise=wide, batch_size=10), Training(noise=wide, batch_size=10)
+    quiet = {"noise": wide, "batch_size": 10, "noise_multiplier": 1e-12}  # the two runs draw different noise
+    whole, split = Training(**quiet), Training(**quiet)
     with BatchMemoryManager(data_loader=split.loader, max_physical_batch_size=3, optimizer=split.optimizer) as pieces:
         found = split.run(loader=pieces)
     for a, b in zip(found, whole.run(), strict=True):
@@ -417,13 +425,28 @@ def test_scales_of_another_model_are_refused():
         Training(noise=lambda _: wide(nn.Linear(4, 3)))
 
 
-def test_gradients_that_are_not_finite_are_refused_before_anything_moves():
+def test_a_record_whose_gradient_is_not_finite_contributes_nothing():
     optimizer, weight = bare(torch.ones(2))
-    before = weight.detach().clone()
-    weight.grad_sample = torch.tensor([[[1.0, math.inf]]])
-    with pytest.raises(InvalidInput, match="summed gradient of weight"):
-        optimizer.step()
-    assert torch.equal(weight, before)
+    good, bad = torch.tensor([0.1, 0.2]), torch.tensor([1.0, math.inf])
+    assert torch.equal(summed(optimizer, weight, torch.stack([good, bad])), summed(optimizer, weight, good[None]))
+
+
+def test_the_noise_is_exact_and_a_seeded_generator_warns():
+    with pytest.warns(UserWarning, match="seeded generator"):
+        optimizer, weight = bare(torch.ones(2), generator=torch.Generator().manual_seed(0))
+    weight.grad_sample = torch.tensor([[[0.1, 0.2]]])
+    optimizer.clip_and_accumulate()
+    optimizer.add_noise()
+    steps = weight.grad.double() / lattice_step(torch.tensor(SIGMA * CLIP, dtype=torch.float64))
+    assert torch.equal(steps, steps.round())
+
+
+def test_a_batch_beyond_the_public_bound_is_refused(monkeypatch):
+    monkeypatch.setattr(noise_optimizer, "_MOST_RECORDS", 3)
+    optimizer, weight = bare(torch.ones(2))
+    weight.grad_sample = torch.zeros(4, 1, 2)
+    with pytest.raises(InvalidInput, match="records in a batch"):
+        optimizer.clip_and_accumulate()
 
 
 def test_gradients_used_twice_are_still_refused_by_opacus():

@@ -20,6 +20,7 @@ from reconrisk.defenses.clipping import total_square
 from reconrisk.defenses.refreshed import defense_for_model
 from reconrisk.integrations.flower.arrays import compute_update, single_record, tensors_by_name, write_arrays
 from reconrisk.integrations.flower.risk import HEURISTIC, FederatedRisk
+from reconrisk.releases.float_safe_noise import SystemGenerator, protecting_generator
 
 PREFIX = "reconrisk-"
 """Prefix of the names of all reported metrics."""
@@ -84,13 +85,11 @@ class FlowerMod:
 
     def _rng(self, context: Any, rounds: int) -> torch.Generator:
         """Return a generator that is different for each client and round."""
-        rng = torch.Generator()
         if self.seed is None:
-            rng.seed()
-            return rng
+            return SystemGenerator()
         # hashed, so that neighbouring seeds, clients and rounds get unrelated noise; 7 bytes fit into an int64
         text = f"{self.seed}/{context.run_id}/{context.node_id}/{rounds}"
-        return rng.manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big"))
+        return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big"))
 
 
 def flower_mod(
@@ -125,7 +124,8 @@ def flower_mod(
         data_range: Range of the records, for ``mse-so-far``; None to leave it out.
         buffers: ``"refuse"`` raises an error if a floating-point buffer changed, such as the statistics of batch norm.
             ``"withhold"`` sends the server's value instead.
-        seed: Seed for repeatable noise in simulations. None, for fresh noise, wherever privacy matters.
+        seed: Seed for repeatable noise in simulations; a warning says that it protects nothing. None draws the bits of
+            the noise from the operating system.
 
     Returns:
         The modifier, for ``ClientApp(mods=[...])``.
@@ -165,6 +165,8 @@ def flower_mod(
         )
     _noise_multiplier(defense.mechanism)  # refuses mechanisms that cannot be composed, before any training
     risk = FederatedRisk(prior_success, delta, data_range)
+    if seed is not None:
+        protecting_generator(torch.Generator())  # warns
     return FlowerMod(
         defense, copy.deepcopy(model), risk, buffers, None if seed is None else check_whole("seed", seed, minimum=0)
     )

@@ -51,9 +51,12 @@ def with_optimal_noise(optimizer: Any, model: nn.Module, noise: Noise) -> Parame
     Assumes: the noise was chosen from public records and released weights alone; batches are drawn as the accountant
     assumes.
     Guarantee: every step is the Gaussian mechanism with Opacus's ``noise_multiplier``: the epsilon of the engine holds.
-    With equal scales every step equals that of Opacus, bit by bit. Schedulers may change noise and clip norm.
-    Edge cases: clipping per layer, adaptive, ghost or distributed clipping are refused, as is noise chosen by private
-    records, which has no guarantee. An attached ``FisherAccountant`` is refused too, because it assumes equal noise.
+    It holds for the floating-point values too: clipping and summing are in float64, and the noise is rounded exactly.
+    With equal scales the sums equal those of Opacus up to rounding. Schedulers may change noise and clip norm.
+    Edge cases: the bits of the noise come from the operating system; with a ``noise_generator`` of ``make_private``,
+    which is for simulations, a warning says so. Batches of more than 65,536 records are refused. Clipping per layer,
+    adaptive, ghost or distributed clipping are refused, as is noise chosen by private records, which has no guarantee.
+    An attached ``FisherAccountant`` is refused too, because it assumes equal noise.
     Reference: Theorem 3.5, chen2025, for the noise; the change of units is post-processing.
 
     >>> import torch
