@@ -2,9 +2,9 @@
 
 Each number is a mean, followed by its reference value and the difference; asked for are 5 %, and a larger bound is a
 better one. One step is stated as mu (true 0.5, 1 and 2); 100 steps with sampling probability 0.1 and noise multiplier 1
-as epsilon at delta 1e-5 (true 7.05). A bound inside a family holds for mechanisms of that family; only the last holds for any mechanism.
-Means are exact over the binomial number of right guesses, except the last, which needs the scores of simulated runs.
-Its thresholds are the defaults, which were chosen on simulations that include this training.
+as epsilon at delta 1e-5 (true 7.05). A bound inside a family holds for mechanisms of that family; only the last holds
+for any mechanism. Means are exact over the binomial number of right guesses, except the last, which needs the scores of
+simulated runs. Its thresholds are the defaults, which were chosen on simulations that include this training.
 """
 
 from __future__ import annotations
