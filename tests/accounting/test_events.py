@@ -16,7 +16,6 @@ from reconrisk.core.mechanism import (
     Neighbouring,
     PoissonSampled,
     PrivacyCurve,
-    PureDP,
     RenyiDP,
     Repeated,
     ZeroConcentratedDP,
@@ -43,7 +42,6 @@ SAMPLED = dp_event.PoissonSampledDpEvent(0.1, GAUSSIAN)
             dp_event.SelfComposedDpEvent(dp_event.SelfComposedDpEvent(SAMPLED, 3), 4),
             Repeated(PoissonSampled(Gaussian(1.5), 0.1), 12),
         ),
-        (dp_event.LaplaceDpEvent(0.5), PureDP(2.0, Neighbouring.ADD_OR_REMOVE)),
         (dp_event.SelfComposedDpEvent(dp_event.ZCDpEvent(0.25), 2), ZeroConcentratedDP(0.5)),
     ],
 )
@@ -51,13 +49,29 @@ def test_events_become_the_mechanism_they_describe(event, mechanism):
     assert from_event(event) == mechanism
 
 
-def test_other_supported_events_become_their_renyi_curve():
+def test_other_supported_events_become_both_curves_and_bounds_use_the_smaller():
     event = dp_event.ComposedDpEvent([SAMPLED, dp_event.LaplaceDpEvent(2.0)])
     mechanism = from_event(event)
-    accountant = RdpAccountant(mechanism.orders)
+    accountant = RdpAccountant(mechanism.renyi.orders)
     accountant.compose(event)
-    assert isinstance(mechanism, RenyiDP)
-    assert mechanism.epsilons == pytest.approx(accountant.rdp)
+    assert isinstance(mechanism, PrivacyCurve)
+    assert mechanism.renyi.epsilons == pytest.approx(accountant.rdp)
+    alone = PrivacyCurve(mechanism.epsilons, mechanism.deltas)
+    for prior in (0.5, 0.1, 1e-8, 1e-30):
+        parts = [success_upper_bound(each, prior_success=prior).value for each in (alone, mechanism.renyi)]
+        assert success_upper_bound(mechanism, prior_success=prior).value == min(parts)
+    assert from_json(to_json(mechanism)) == mechanism
+
+
+def test_events_with_a_renyi_curve_only_become_that():
+    event = dp_event.ComposedDpEvent([SAMPLED, dp_event.ZCDpEvent(0.1, xi=0.2)])
+    assert isinstance(from_event(event), RenyiDP)
+
+
+def test_both_curves_of_a_mechanism_are_for_the_same_neighbours():
+    renyi = RenyiDP((2.0,), (1.0,), Neighbouring.REPLACE_ONE)
+    with pytest.raises(InvalidInput, match="one record added or removed"):
+        PrivacyCurve((1.0,), (0.1,), renyi=renyi)
 
 
 def test_fixed_batches_are_for_replaced_records_and_count_twice_the_norm():

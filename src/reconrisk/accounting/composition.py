@@ -12,6 +12,7 @@ the allowance for round-off (about 1e-13 times the steps).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,15 +169,42 @@ def compose(
         if width / spacing > MAX_POINTS:
             spacing = _spacing_to_fit(width)
             continue
-        steps = [step_loss(phase, spacing, cuts, direction) for phase in phases]
-        moments = [_bound_moments(loss, phase.steps) for loss, phase in zip(steps, phases, strict=True)]
-        tilt = _choose_tilt(moments, log_smallest) if log_smallest < 0 else 0.0
-        base = sum(phase.steps * _tilt_masses(loss, tilt)[1] for loss, phase in zip(steps, phases, strict=True))
-        window = _find_window(moments, tilt, base)
+        losses = [step_loss(phase, spacing, cuts, direction) for phase in phases]
+        counts = [phase.steps for phase in phases]
+        tilt, window = _plan(losses, counts, log_smallest)
         if (window.high - window.low) / spacing <= MAX_POINTS:
-            return _convolve(steps, [phase.steps for phase in phases], tilt, window)
+            return _convolve(losses, counts, tilt, window)
         spacing = max(2 * spacing, _spacing_to_fit(window.high - window.low))
     return None
+
+
+def compose_losses(
+    losses: Sequence[LossDistribution], counts: Sequence[int], *, log_smallest: float = 0.0
+) -> PrivacyProfile | None:
+    """Compute a certified privacy profile of independent releases from the loss of each on a common lattice.
+
+    Args:
+        losses: Loss of one release of each kind, all with the same spacing.
+        counts: Number of releases of each kind.
+        log_smallest: As in :func:`compose`.
+
+    Returns:
+        The profile, or None if the composition does not fit into memory at this spacing.
+
+    Guarantee: never below the divergence of the composed losses.
+    """
+    tilt, window = _plan(losses, counts, log_smallest)
+    if (window.high - window.low) / losses[0].spacing > MAX_POINTS:
+        return None
+    return _convolve(losses, counts, tilt, window)
+
+
+def _plan(losses: Sequence[LossDistribution], counts: Sequence[int], log_smallest: float) -> tuple[float, _Window]:
+    """Choose the tilt and the window of a composition."""
+    moments = [_bound_moments(loss, count) for loss, count in zip(losses, counts, strict=True)]
+    tilt = _choose_tilt(moments, log_smallest) if log_smallest < 0 else 0.0
+    base = sum(count * _tilt_masses(loss, tilt)[1] for loss, count in zip(losses, counts, strict=True))
+    return tilt, _find_window(moments, tilt, base)
 
 
 def _bound_moments(loss: LossDistribution, steps: int) -> _Moments:
@@ -243,7 +271,7 @@ def _choose_tilt(moments: list[_Moments], log_smallest: float) -> float:
     return float(tilts[last - 1]) if last > 0 else 0.0
 
 
-def _convolve(steps: list[LossDistribution], counts: list[int], tilt: float, window: _Window) -> PrivacyProfile:
+def _convolve(steps: Sequence[LossDistribution], counts: Sequence[int], tilt: float, window: _Window) -> PrivacyProfile:
     """Compose on the window by FFT; truncated mass moves to infinite loss, and round-off is added to every mass."""
     spacing = steps[0].spacing
     offset = sum(count * loss.offset for loss, count in zip(steps, counts, strict=True))
@@ -264,7 +292,7 @@ def _convolve(steps: list[LossDistribution], counts: list[int], tilt: float, win
     return _profile_from_masses(np.asarray(losses, dtype=np.float64), masses, tilt, log_scale, infinite)
 
 
-def _convolve_powers(folded: list[Array], counts: list[int]) -> Array:
+def _convolve_powers(folded: list[Array], counts: Sequence[int]) -> Array:
     """Convolve mass vectors circularly, each as often as its count, and add the largest possible round-off."""
     points = len(folded[0])
     error = 4 * EPS * (math.log2(points) + 2)  # bound on every entry of a transform: at most 4 eps per level

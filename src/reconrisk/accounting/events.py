@@ -9,6 +9,7 @@ from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
+from reconrisk.accounting.laplace import laplace_profile
 from reconrisk.accounting.renyi import ORDERS
 from reconrisk.core.mechanism import (
     Composed,
@@ -18,7 +19,6 @@ from reconrisk.core.mechanism import (
     NoisePhase,
     PoissonSampled,
     PrivacyCurve,
-    PureDP,
     RenyiDP,
     Repeated,
     ZeroConcentratedDP,
@@ -27,6 +27,7 @@ from reconrisk.core.validation import invalid_input
 
 _ACCOUNTANT_ORDERS = tuple(float(order) for order in ORDERS if order <= 512)  # its time grows with the order
 _EPSILONS = (0.0, *np.geomspace(1e-3, 64.0, 97).tolist())
+_ROUNDED = 1e-15  # relative; above the round-off of a reciprocal
 _ROUND_OFF = 1e-12  # allowance for the FFT of the PLD accountant
 _LOSS_STEP = 1e-3  # ten times the default: the curve changes by less than 1e-5, and takes 1 second instead of 20
 _RELATIONS = {
@@ -38,9 +39,10 @@ _RELATIONS = {
 def from_event(event: dp_event.DpEvent, *, neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE) -> Mechanism:
     """Return the mechanism that a ``DpEvent`` describes.
 
-    Gaussian events, Poisson sampled or not, repeated and composed, become the mechanism itself. One Laplace event
-    becomes its pure epsilon, a zCDP event without offset its rho. Other events become the Renyi curve of
-    dp_accounting's RDP accountant, or the (epsilon, delta) curve of its PLD accountant if only that supports them.
+    Gaussian events, Poisson sampled or not, repeated and composed, become the mechanism itself. A zCDP event without
+    offset becomes its rho. Laplace events become their (epsilon, delta) curve, exact for one and composed here for
+    several. Other events become the Renyi curve of dp_accounting's RDP accountant, the (epsilon, delta) curve of its
+    PLD accountant, or both if both support them; bounds then use the smaller.
 
     Args:
         event: An event of dp_accounting.
@@ -107,38 +109,61 @@ def _phase_from_event(event: dp_event.DpEvent, count: int) -> NoisePhase | None:
 
 def _guarantee_from_event(event: dp_event.DpEvent, count: int, neighbouring: Neighbouring) -> Mechanism | None:
     """Return the privacy guarantee of an event that has a closed form, or None."""
-    if isinstance(event, dp_event.LaplaceDpEvent) and count == 1 and neighbouring is Neighbouring.ADD_OR_REMOVE:
-        return PureDP(1 / event.noise_multiplier, neighbouring)
     if isinstance(event, dp_event.ZCDpEvent) and event.xi == 0:
         return ZeroConcentratedDP(count * event.rho, neighbouring)
     return None
 
 
 def _compute_curve(leaves: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbouring) -> RenyiDP | PrivacyCurve:
-    """Return the curve that an accountant of dp_accounting computes, Renyi first."""
+    """Return the curves that accountants compute, both if both support the events."""
     events = [(_halve_noise(leaf) if neighbouring is Neighbouring.REPLACE_ONE else leaf, n) for leaf, n in leaves]
-    renyi = RdpAccountant(_ACCOUNTANT_ORDERS, _RELATIONS[neighbouring])
-    unsupported = [event for event, _ in events if not renyi.supports(event)]
+    renyi, unsupported = _renyi_curve(events, neighbouring)
+    profile = _profile(events, neighbouring)
+    if profile is not None:
+        return PrivacyCurve(*profile, neighbouring, renyi)
+    if renyi is not None:
+        return renyi
     if not unsupported:
-        for event, count in events:
-            renyi.compose(event, count)
-        orders, epsilons = np.asarray(renyi.orders), np.asarray(renyi.rdp)
-        usable = np.isfinite(epsilons) & (epsilons > 0)  # on numerical trouble the accountant returns zero
-        if not usable.any():
-            names = [type(event).__name__ for event, _ in events]
-            remedy = "Pass its epsilon and delta as ApproximateDP."
-            raise invalid_input("event", names, "to have a finite, positive Renyi curve", remedy)
-        return RenyiDP(tuple(orders[usable].tolist()), tuple(epsilons[usable].tolist()), neighbouring)
-    losses = PLDAccountant(_RELATIONS[neighbouring], value_discretization_interval=_LOSS_STEP)
-    if neighbouring is Neighbouring.ADD_OR_REMOVE and all(losses.supports(event) for event, _ in events):
-        for event, count in events:
-            losses.compose(event, count)
-        # get_delta returns upper bounds, except for the round-off of its transforms
-        deltas = [min(1.0, float(losses.get_delta(epsilon)) + _ROUND_OFF) for epsilon in _EPSILONS]
-        return PrivacyCurve(_EPSILONS, tuple(deltas))
+        names = [type(event).__name__ for event, _ in events]
+        remedy = "Pass its epsilon and delta as ApproximateDP."
+        raise invalid_input("event", names, "to have a finite, positive Renyi curve", remedy)
     remedy = "Pass its epsilon and delta as ApproximateDP, or its Renyi curve as RenyiDP."
     name = type(unsupported[0]).__name__
     raise invalid_input("type(event)", name, f"to have an accountant for {neighbouring.value}", remedy)
+
+
+def _renyi_curve(
+    events: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbouring
+) -> tuple[RenyiDP | None, list[dp_event.DpEvent]]:
+    """Return the Renyi curve of dp_accounting or None, and the events that its accountant does not support."""
+    renyi = RdpAccountant(_ACCOUNTANT_ORDERS, _RELATIONS[neighbouring])
+    unsupported = [event for event, _ in events if not renyi.supports(event)]
+    if unsupported:
+        return None, unsupported
+    for event, count in events:
+        renyi.compose(event, count)
+    orders, epsilons = np.asarray(renyi.orders), np.asarray(renyi.rdp)
+    usable = np.isfinite(epsilons) & (epsilons > 0)  # on numerical trouble the accountant returns zero
+    if not usable.any():
+        return None, []
+    return RenyiDP(tuple(orders[usable].tolist()), tuple(epsilons[usable].tolist()), neighbouring), []
+
+
+def _profile(
+    events: list[tuple[dp_event.DpEvent, int]], neighbouring: Neighbouring
+) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return (epsilon, delta) pairs: our own for Laplace events, otherwise those of dp_accounting, or None."""
+    if all(isinstance(event, dp_event.LaplaceDpEvent) for event, _ in events):
+        found = laplace_profile([(1 / event.noise_multiplier * (1 + _ROUNDED), count) for event, count in events])
+        return tuple(found.epsilons.tolist()), tuple(found.deltas.tolist())
+    losses = PLDAccountant(_RELATIONS[neighbouring], value_discretization_interval=_LOSS_STEP)
+    if neighbouring is not Neighbouring.ADD_OR_REMOVE or not all(losses.supports(event) for event, _ in events):
+        return None
+    for event, count in events:
+        losses.compose(event, count)
+    # get_delta returns upper bounds, except for the round-off of its transforms
+    deltas = [min(1.0, float(losses.get_delta(epsilon)) + _ROUND_OFF) for epsilon in _EPSILONS]
+    return _EPSILONS, tuple(deltas)
 
 
 def _halve_noise(event: dp_event.DpEvent) -> dp_event.DpEvent:

@@ -204,6 +204,7 @@ class PrivacyCurve:
         epsilons: Privacy parameters, at least 0.
         deltas: The delta of each epsilon, in [0, 1].
         neighbouring: Neighbouring relation of the guarantee; by default a record is added or removed.
+        renyi: Renyi curve of the same mechanism, or None. Bounds use the smaller of both.
 
     >>> PrivacyCurve(epsilons=(0.0, 1.0), deltas=(0.4, 0.1)).neighbouring
     <Neighbouring.ADD_OR_REMOVE: 'one record added or removed'>
@@ -212,6 +213,7 @@ class PrivacyCurve:
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
     neighbouring: Neighbouring = Neighbouring.ADD_OR_REMOVE
+    renyi: RenyiDP | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilons", tuple(check_nonnegative("epsilons", each) for each in self.epsilons))
@@ -223,6 +225,8 @@ class PrivacyCurve:
                 self.deltas,
                 f"to have one value for each of the {len(self.epsilons)} epsilons, and at least one",
             )
+        if self.renyi is not None and self.renyi.neighbouring is not self.neighbouring:
+            raise invalid_input("renyi.neighbouring", self.renyi.neighbouring.value, f"to be {self.neighbouring.value}")
 
 
 @serializable("renyi-dp")
