@@ -15,7 +15,7 @@ _TAGS: Mapping[str, tuple[str, ...]] = {
     "bounds.corridor": ("corridor-curve", "interior-point", "risk-corridor", "simple-guesses"),
     "bounds.numerics.hits": ("hits",),
     "bounds.prior_success": ("prior-success",),
-    "bounds.risks": ("from-scratch-risk", "identification-risk", "unbiased-error-risk"),
+    "bounds.risks": ("from-scratch-risk", "identification-risk", "known-norm-risk", "unbiased-error-risk"),
     "integrations.fisher_accountant.summary": ("leakage-summary", "record-leakage"),
     "studies.audit.comparison": ("audit-comparison", "line-change", "setting-change"),
     "studies.audit.result": (

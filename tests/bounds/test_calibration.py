@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from reconrisk.bounds import risks
+from reconrisk.bounds import prior_success, risks
 from reconrisk.bounds.calibration import Adjust, calibrate
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Composed, Gaussian, PureDP, dp_sgd
@@ -12,6 +12,8 @@ from reconrisk.core.storage.serialization import from_json, to_json
 TRAINING = dp_sgd(noise_multiplier=1.0, clip_norm=0.5, sampling_probability=0.02, steps=500)
 IDENTIFICATION = risks.identification(candidates=100, at_most=0.05)
 SCRATCH = risks.from_scratch(mse=0.01, at_most=1e-3, dimension=12, norm=1.0)
+KNOWN_NORM = risks.known_norm(mse=0.01, at_most=1e-3, dimension=12, norm=1.0)
+one_release = pytest.mark.filterwarnings("ignore:Expected the release of every record:UserWarning")
 ERROR = risks.unbiased_mse(at_least=0.1)
 
 
@@ -19,7 +21,8 @@ def holds(risk, mechanism):
     return risks.risk_level(risk.guarantee(mechanism)) <= risk.limit
 
 
-@pytest.mark.parametrize("risk", [IDENTIFICATION, SCRATCH, ERROR], ids=str)
+@one_release
+@pytest.mark.parametrize("risk", [IDENTIFICATION, SCRATCH, KNOWN_NORM, ERROR], ids=str)
 @pytest.mark.parametrize("adjust", Adjust)
 def test_the_answer_is_safe_and_a_little_less_would_not_be(risk, adjust):
     answer = calibrate(TRAINING, risks=[risk], adjust=adjust)
@@ -35,6 +38,7 @@ def test_the_answer_is_safe_and_a_little_less_would_not_be(risk, adjust):
     assert not holds(risk, looser)
 
 
+@one_release
 @pytest.mark.parametrize("adjust", Adjust)
 def test_several_risks_give_the_strictest_setting(adjust):
     alone = [calibrate(TRAINING, risks=[risk], adjust=adjust).value for risk in (IDENTIFICATION, SCRATCH, ERROR)]
@@ -50,6 +54,24 @@ def test_random_trainings_are_calibrated_to_the_safe_side(steps, rate, share):
     risk = risks.identification(prior_success=0.01, at_most=0.01 + 0.99 * share)
     training = dp_sgd(noise_multiplier=1.0, sampling_probability=rate, steps=steps)
     assert holds(risk, calibrate(training, risks=[risk]).mechanism)
+
+
+def test_a_risk_for_one_release_warns_and_names_the_bound_for_any_release():
+    with pytest.warns(UserWarning, match=r"covers no other release.*risks\.known_norm"):
+        answer = calibrate(Gaussian(1.0), risks=[SCRATCH])
+    assert "only the release x/|x|" in answer.sentence
+    other = calibrate(Gaussian(1.0), risks=[KNOWN_NORM])  # a warning would fail this test
+    assert "x/|x|" not in other.sentence
+    assert other.value > answer.value
+
+
+def test_a_known_norm_is_a_prior_that_is_uniform_on_the_sphere():
+    prior = prior_success.uniform_sphere(dimension=12, norm=1.0, mse=0.01)
+    named = risks.identification(prior_success=prior, at_most=1e-3)
+    assert calibrate(TRAINING, risks=[KNOWN_NORM]).value == calibrate(TRAINING, risks=[named]).value
+    assert from_json(to_json(KNOWN_NORM)) == KNOWN_NORM
+    schedule = Composed((TRAINING, dp_sgd(noise_multiplier=2.0, steps=2)))  # not solved by the one-phase search
+    assert holds(KNOWN_NORM, calibrate(schedule, risks=[KNOWN_NORM]).mechanism)
 
 
 def test_full_batch_training_keeps_its_steps_and_meets_the_closed_form():
@@ -88,6 +110,7 @@ def test_the_printed_setting_is_safe_when_typed_in_again(adjust):
     assert answer.value_text in str(answer)
 
 
+@one_release
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

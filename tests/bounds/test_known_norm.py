@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from reconrisk.bounds.analytic_inversion import analytic_inversion_law
-from reconrisk.bounds.known_norm import from_scratch_success, log_from_scratch_success
+from reconrisk.bounds.known_norm import from_scratch_success, known_norm_success, log_from_scratch_success
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.guarantee import Quantity, Scope
 from reconrisk.core.mechanism import Composed, Gaussian, Neighbouring, PureDP, Repeated, dp_sgd
@@ -200,3 +200,40 @@ def test_bad_input_is_named(setting, message):
     arguments = {"mechanism": Gaussian(1.0), "dimension": 4, "norm": 1.0, "mse": 0.1} | setting
     with pytest.raises(InvalidInput, match=message):
         from_scratch_success(arguments.pop("mechanism"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("noise", "dimension", "square", "expected", "direction"),
+    [
+        (1.0, 10, 0.3, 0.0135195, 0.0070910),
+        (0.5, 10, 0.3, 0.112956, 0.0431628),
+        (1.0, 784, 0.95, 4.767e-8, 4.444e-8),
+    ],
+)
+def test_any_release_has_its_reference_values_above_the_exact_ones_of_the_direction(
+    noise, dimension, square, expected, direction
+):
+    record = {"dimension": dimension, "norm": 3.0, "mse": 9 * square / dimension}
+    bound = known_norm_success(Gaussian(noise), **record)
+    assert bound.value == pytest.approx(expected, rel=1e-4)
+    assert from_scratch_success(Gaussian(noise), **record).value == pytest.approx(direction, rel=1e-3)
+    assert bound.scope is Scope.KNOWN_NORM_ANY_RELEASE
+
+
+@settings(max_examples=30, deadline=None)
+@given(noise=st.floats(0.1, 5), dimension=st.integers(2, 200), square=st.floats(0.01, 0.99), steps=st.integers(1, 9))
+def test_any_release_is_never_below_the_direction(noise, dimension, square, steps):
+    record = {"dimension": dimension, "norm": 1.0, "mse": square / dimension}
+    mechanism = dp_sgd(noise_multiplier=noise, steps=steps)
+    narrow, wide = from_scratch_success(mechanism, **record), known_norm_success(mechanism, **record)
+    assert wide.log_value >= narrow.log_value - 1e-8
+
+
+def test_any_mechanism_has_a_bound_for_a_known_norm():
+    record = {"dimension": 12, "norm": 1.0, "psnr": 20.0}
+    for mechanism in (
+        PureDP(1.0, Neighbouring.ADD_OR_REMOVE),
+        dp_sgd(noise_multiplier=1.0, sampling_probability=0.1, steps=9),
+    ):
+        assert 0 < known_norm_success(mechanism, **record).value < 0.01
+    assert known_norm_success(Gaussian(1.0), dimension=4, norm=1.0, mse=0.25).value == 1.0

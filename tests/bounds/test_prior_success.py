@@ -1,5 +1,6 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -172,3 +173,46 @@ def test_a_prior_survives_json():
 def test_bad_input_is_refused_by_name(make, name):
     with pytest.raises(InvalidInput, match=name):
         make()
+
+
+@pytest.mark.parametrize(
+    ("dimension", "square", "expected"),
+    [(10, 0.3, 6.614753e-4), (784, 0.95, 1.18374e-10), (2, 0.75, 1 / 3), (3, 0.75, 0.25)],
+)
+def test_the_largest_cap_has_its_share_of_the_sphere(dimension, square, expected):
+    found = prior_success.uniform_sphere(dimension=dimension, norm=2.0, mse=4 * square / dimension)
+    assert found.value == pytest.approx(expected, rel=1e-6)
+    assert "uniform on the sphere of norm 2" in found.belief
+
+
+@pytest.mark.parametrize(("dimension", "square"), [(3, 0.4), (6, 0.5), (12, 0.7)])
+def test_no_guess_at_a_direction_beats_the_largest_cap(dimension, square):
+    rng = np.random.default_rng(dimension)
+    points = rng.normal(size=(200_000, dimension))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    bound = prior_success.uniform_sphere(dimension=dimension, norm=1.0, mse=square / dimension).value
+    error = 4 * math.sqrt(bound / len(points))
+    shares = []
+    for length in (0.0, 0.5 * math.sqrt(1 - square), math.sqrt(1 - square), 1.0, 1.2):
+        guess = np.zeros(dimension)
+        guess[0] = length
+        shares.append(float(np.mean(((points - guess) ** 2).sum(1) <= square)))
+    assert max(shares) <= bound + error
+    assert shares[2] >= bound - error  # the centre of the cap attains it
+
+
+@pytest.mark.parametrize(("dimension", "square"), [(50, 0.2), (784, 0.3), (3072, 0.5), (20_000, 0.99), (3, 1e-220)])
+def test_tiny_shares_keep_their_logarithm(dimension, square):
+    with mpmath.workdps(60):
+        exact = mpmath.betainc((dimension - 1) / 2, 0.5, 0, mpmath.mpf(square), regularized=True) / 2
+        expected = float(mpmath.log(exact))
+    found = prior_success.uniform_sphere(dimension=dimension, norm=1.0, mse=square / dimension).log_value
+    assert expected <= found <= expected + 2e-3 + 1e-8
+
+
+def test_a_sphere_has_two_points_in_one_dimension_and_is_guessed_beyond_its_radius():
+    assert prior_success.uniform_sphere(dimension=1, norm=1.0, mse=0.0).value == 0.5
+    assert prior_success.uniform_sphere(dimension=3, norm=1.0, mse=0.0).value == 0.0
+    assert prior_success.uniform_sphere(dimension=3, norm=1.0, mse=1 / 3).value == 1.0
+    with pytest.raises(InvalidInput, match="norm"):
+        prior_success.uniform_sphere(dimension=3, norm=0.0, mse=0.1)

@@ -190,3 +190,20 @@ def test_the_converse_refuses_what_no_mechanism_has():
 
 def test_the_converse_does_not_overflow():
     assert dp_from_reconstruction_robustness(1.0, epsilon=1e4).delta == 1.0
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 3])
+def test_a_group_multiplies_the_shift_of_a_gaussian_and_the_epsilon(group_size):
+    grouped = success_upper_bound(Gaussian(2.0), prior_success=0.1, group_size=group_size)
+    assert grouped.value == pytest.approx(success_upper_bound(Gaussian(2.0 / group_size), prior_success=0.1).value)
+    pure = success_upper_bound(PureDP(0.5, Neighbouring.REPLACE_ONE), prior_success=0.1, group_size=group_size)
+    whole = success_upper_bound(PureDP(0.5 * group_size, Neighbouring.REPLACE_ONE), prior_success=0.1)
+    assert pure.value == pytest.approx(whole.value)
+
+
+def test_a_group_in_subsampled_training_is_bounded_by_iteration():
+    run = dp_sgd(noise_multiplier=1.0, sampling_probability=0.01, steps=1000)
+    values = [success_upper_bound(run, prior_success=0.1, group_size=size).value for size in (1, 2, 4)]
+    assert values == pytest.approx([0.1942, 0.3269, 0.6424], abs=2e-4)  # the exact mixture is at most 0.3240 and 0.6267
+    with pytest.raises(InvalidInput, match="group_size"):
+        success_upper_bound(run, prior_success=0.1, group_size=0)

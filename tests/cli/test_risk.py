@@ -50,6 +50,16 @@ def test_calibrate_finds_the_noise_and_says_what_it_costs():
     assert len(plain["guarantees"]) == 2
 
 
+def test_calibrate_warns_of_the_bound_for_one_release_and_offers_the_other():
+    record = ["--dimension", "12", "--mse", "0.01"]
+    one = run("calibrate", "--from-scratch", "0.001", *record)
+    assert "Warning: Expected the release of every record to be x/|x| plus noise" in one.stderr
+    assert "each release with the record is its direction x/|x|" in " ".join(one.stdout.split())
+    other = run("calibrate", "--known-norm", "0.001", *record, "--json")
+    assert other.stderr == ""
+    assert from_json(other.stdout).guarantees[0].scope.value.endswith("any release")
+
+
 def test_calibrate_adjusts_steps():
     words = ["calibrate", "--noise-multiplier", "1", "--sampling-probability", "0.01", "--adjust", "steps"]
     answer = from_json(run(*words, "--identification", "0.2", "--prior-success", "0.1", "--json").output)
@@ -73,7 +83,7 @@ def test_calibrate_adjusts_steps():
         ([*RISK, "--psnr", "20", "--candidates", "10", "--plot", "corridor.xyz"], "to end in one of .png"),
         (
             ["calibrate", "--from-scratch", "0.1", "--psnr", "20"],
-            "--dimension, the number of values in a record, with --from-scratch",
+            "--dimension, the number of values in a record, with --known-norm",
         ),
         (
             ["calibrate", "--identification", "0.05", "--prior-success", "0.1"],

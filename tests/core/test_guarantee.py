@@ -1,13 +1,23 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, Scope
+from reconrisk.core.guarantee import (
+    EXACT_NOISE,
+    IDEAL_NOISE,
+    CoveredRelease,
+    Estimate,
+    Guarantee,
+    Quantity,
+    Scope,
+)
 from reconrisk.core.mechanism import Gaussian
 from reconrisk.core.papers import PAPERS, Reference
+from reconrisk.core.storage.serialization import from_plain, to_plain
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, STRONGEST
 
 
@@ -45,6 +55,31 @@ def test_a_trivial_bound_is_never_contradicted(measured):
 def test_a_guarantee_covers_what_its_threat_covers():
     assert bound(Quantity.SUCCESS_PROBABILITY, 0.5).covers(HONEST_BUT_CURIOUS)
     assert not bound(Quantity.SUCCESS_PROBABILITY, 0.5, HONEST_BUT_CURIOUS).covers(STRONGEST)
+
+
+def test_a_guarantee_for_one_release_covers_no_other():
+    narrow = replace(bound(Quantity.SUCCESS_PROBABILITY, 0.5), release=CoveredRelease.LINEAR)
+    assert not narrow.covers(HONEST_BUT_CURIOUS)
+    assert narrow.covers(HONEST_BUT_CURIOUS, release=CoveredRelease.LINEAR)
+    assert not narrow.covers(HONEST_BUT_CURIOUS, release=CoveredRelease.DIRECTION)
+    assert bound(Quantity.SUCCESS_PROBABILITY, 0.5).covers(HONEST_BUT_CURIOUS, release=CoveredRelease.LINEAR)
+
+
+def test_a_file_without_the_release_of_the_direction_covers_that_release_only():
+    plain = to_plain(replace(bound(Quantity.SUCCESS_PROBABILITY, 0.5), scope=Scope.KNOWN_NORM_UNIFORM_DIRECTION))
+    del plain["release"]
+    assert from_plain(plain).release is CoveredRelease.DIRECTION
+
+
+def test_exact_noise_has_other_assumptions_which_the_table_lists_below_its_fields():
+    ideal = replace(bound(Quantity.SUCCESS_PROBABILITY, 0.5), assumptions=("one", IDEAL_NOISE))
+    exact = ideal.with_exact_noise()
+    assert exact.assumptions == ("one", *EXACT_NOISE)
+    assert exact.with_exact_noise() == exact
+    fields, *listed = ideal.table().split("Assumes:\n")
+    assert "law of real numbers" not in fields
+    assert listed == [f"  - one\n  - {IDEAL_NOISE}"]
+    assert IDEAL_NOISE in ideal.sentence
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])

@@ -16,6 +16,7 @@ from .gaussian_prior import linear_gaussian_success as linear_gaussian_success
 from .glm.information import glm_information as glm_information
 from .glm.problem import fit_glm as fit_glm
 from .known_norm import from_scratch_success as from_scratch_success
+from .known_norm import known_norm_success as known_norm_success
 from .mse.bayesian import bayesian_mse_lower_bound as bayesian_mse_lower_bound
 from .mse.fisher import mse_lower_bound_from_fisher as mse_lower_bound_from_fisher
 from .mse.output_perturbation import logistic_information as logistic_information

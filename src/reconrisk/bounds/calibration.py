@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -9,9 +10,9 @@ from enum import Enum
 from reconrisk.accounting.calibration import largest_sampling_probability, largest_steps, smallest_noise_multiplier
 from reconrisk.accounting.solver import largest_safe, largest_safe_count, smallest_safe
 from reconrisk.accounting.subsampled import epsilon_of_training
-from reconrisk.bounds.risks import RISKS, Identification, Risk, risk_level
+from reconrisk.bounds.risks import RISKS, FromScratch, Identification, KnownNorm, Risk, risk_level
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.guarantee import Guarantee, format_rounded_down, format_rounded_up
+from reconrisk.core.guarantee import CoveredRelease, Guarantee, format_rounded_down, format_rounded_up
 from reconrisk.core.mechanism import Composed, NoiseMechanism, NoisePhase, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
@@ -21,6 +22,12 @@ _NOISE_RANGE = (1e-2, 1e8)  # searched noise multipliers; below 0.01 a release i
 _RATE_RANGE = (1e-12, 1.0)  # searched sampling probabilities
 _MOST_STEPS = 10**9  # a risk that is met after that many steps counts as met by any number
 _NUDGES = 40  # 2^40 times 1e-9 is far beyond the accuracy of the solvers
+
+
+_ONE_RELEASE = (
+    "Expected the release of every record to be x/|x| plus noise: the guarantee of risks.from_scratch covers no other "
+    "release, such as the gradient of a network. Pass risks.known_norm(...), which covers every release."
+)
 
 
 class Adjust(Enum):
@@ -72,11 +79,13 @@ class Calibration(Result):
 
     @property
     def sentence(self) -> str:
-        """Adjusted setting and the differential privacy that it implies, as one sentence."""
-        return (
+        """Adjusted setting, the differential privacy that it implies, and limits of the guarantees, as sentences."""
+        first = (
             f"The {self.extreme} {self.adjusted.value} is {self.value_text}: "
             f"({format_rounded_up(self.epsilon)}, {self.delta:g})-differentially private."
         )
+        narrow = [each.release.value for each in self.guarantees if each.release is not CoveredRelease.ANY]
+        return f"{first} A guarantee covers {narrow[0]}." if narrow else first
 
     def table(self) -> str:
         """Return each risk with the guarantee that meets it."""
@@ -131,7 +140,8 @@ def calibrate(
 
     Assumes: the assumptions of the guarantees behind the risks; each guarantee lists its own.
     Guarantee: every guarantee in the result was computed at the returned mechanism and meets its risk.
-    Edge cases: several risks give the strictest of their settings.
+    Edge cases: several risks give the strictest of their settings. A risk of
+    :func:`reconrisk.bounds.risks.from_scratch` gives a warning, because its guarantee covers one release only.
     Reference: ours; calibration to reconstruction risk is the use that riess2025 and balle2022 propose.
 
     >>> from reconrisk.bounds import risks
@@ -151,6 +161,8 @@ def calibrate(
     check_not_empty("risks", risks, remedy)
     if not 0 < check_probability("delta", delta) < 1:
         raise invalid_input("delta", delta, "in (0, 1)", "Pass 1e-5, for example.")
+    if any(isinstance(risk, FromScratch) for risk in risks):
+        warnings.warn(_ONE_RELEASE, stacklevel=2)
     adjustable = _Adjustable.from_mechanism(mechanism, setting)
     values = [adjustable.solve(risk) for risk in risks]
     # Every risk falls with more noise, fewer steps and rarer sampling, so the strictest value meets all of them.
@@ -220,8 +232,9 @@ class _Adjustable:
 
     def solve(self, risk: Risk) -> float:
         """Return the least restrictive value at which ``risk`` is met."""
-        if isinstance(risk, Identification) and len(self.phases) == 1:
-            return self._solve_identification(risk, self.phases[0])  # faster than the general search below
+        if isinstance(risk, (Identification, KnownNorm)) and len(self.phases) == 1:
+            named = risk.identification() if isinstance(risk, KnownNorm) else risk
+            return self._solve_identification(named, self.phases[0])  # faster than the general search below
 
         def measure(value: float) -> float:
             return risk_level(risk.guarantee(self.at(value)))

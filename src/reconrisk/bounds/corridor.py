@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from reconrisk.accounting.subsampled import epsilon_of_training
 from reconrisk.bounds.analytic_inversion import analytic_inversion_law, training_run_law
-from reconrisk.bounds.known_norm import from_scratch_success, log_from_scratch_success
+from reconrisk.bounds.known_norm import from_scratch_success, known_norm_success, log_from_scratch_success
 from reconrisk.bounds.numerics.chi_square import log_gammainc, log_gammainc_inverse
 from reconrisk.bounds.numerics.hits import dominating_phase, log_average_upper_bound, phases
 from reconrisk.bounds.success import success_upper_bound
@@ -220,7 +220,7 @@ class CorridorCurve:
     Attributes:
         mse: Thresholds on the mean squared error.
         attack: Success of riess2025's attack at each threshold.
-        from_scratch: Guarantee for an adversary who knows only the norm.
+        from_scratch: Guarantee for an adversary who knows only the norm and sees x/|x| plus noise.
         interior: One curve for each Gaussian prior of the corridor.
     """
 
@@ -230,7 +230,7 @@ class CorridorCurve:
     interior: tuple[tuple[float, ...], ...]
 
 
-@serializable("risk-corridor")
+@serializable("risk-corridor", version=2)
 @dataclass(frozen=True)
 class RiskCorridor(Result):
     """Both ends of the risk corridor at one threshold, its interior, and their comparison.
@@ -243,7 +243,8 @@ class RiskCorridor(Result):
         mse: Largest mean squared error that counts as success.
         prior_success: Best success probability without the release, for the identification end.
         identification: Bound on any adversary with that prior.
-        from_scratch: Bound on any adversary who knows only the norm.
+        known_norm: Bound on any adversary who knows only the norm, for any release of the mechanism.
+        from_scratch: Bound on the same adversary for the release x/|x| plus noise; it covers no other release.
         attack: Name of the attack whose law is compared.
         attack_log_success: Log success probability of riess2025's attack over the training.
         error_discount: Error that this attack must tolerate to succeed as often as identification may (riess2025,
@@ -261,6 +262,7 @@ class RiskCorridor(Result):
     mse: float
     prior_success: float
     identification: Guarantee
+    known_norm: Guarantee
     from_scratch: Guarantee
     attack: str
     attack_log_success: float
@@ -305,9 +307,12 @@ class RiskCorridor(Result):
             for point in self.interior
         )
         who = "knows the norm, with every direction equally likely, and uses any attack"
-        from_scratch = (who, _log_value(self.from_scratch), "guarantee")
+        from_scratch: tuple[tuple[str, float, str], ...] = (
+            (who, _log_value(self.from_scratch), "guarantee for the release x/|x| plus noise only"),
+            (who, _log_value(self.known_norm), "guarantee for any release"),
+        )
         if self.simple_guesses.constant_guess_succeeds:  # a small bound for uniform directions would mislead here
-            from_scratch = ("guesses a constant", 0.0, "certain")
+            from_scratch = (("guesses a constant", 0.0, "certain"),)
         return (
             (
                 "knows nothing and uses riess2025's attack",
@@ -316,7 +321,7 @@ class RiskCorridor(Result):
                 if self.is_one_phase
                 else "as if all phases had the least noise, no bound",
             ),
-            from_scratch,
+            *from_scratch,
             *inside,
             (
                 f"has a prior that succeeds with probability {self.prior_success:.3g}, and uses any attack",
@@ -334,7 +339,7 @@ class RiskCorridor(Result):
         else:
             first = (
                 "An adversary who knows only the norm of a record, with every direction equally likely, reconstructs "
-                f"it {quality} with probability at most {format_probability(_log_value(self.from_scratch))}."
+                f"it {quality} with probability at most {format_probability(_log_value(self.known_norm))}."
             )
         return (
             f"{first} An adversary who succeeds with probability {self.prior_success:.3g} by guessing succeeds with "
@@ -393,13 +398,14 @@ def risk(
         delta: Probability at which epsilon is reported.
 
     Returns:
-        The corridor, with one guarantee for each end.
+        The corridor, with one guarantee for identification and two for an adversary who knows only the norm.
 
     Raises:
         InvalidInput: If not exactly one threshold is given, or if another argument is out of range.
 
-    Assumes: the assumptions of the two guarantees; each lists its own.
-    Guarantee: the two ends are guarantees with their own scopes. Attack and interior are no guarantees, and tables name
+    Assumes: the assumptions of the guarantees; each lists its own.
+    Guarantee: the ends are guarantees with their own scopes. ``from_scratch`` covers the release x/|x| plus noise only;
+    the sentence uses ``known_norm``, which covers any release. Attack and interior are no guarantees, and tables name
     their kind of evidence.
     Edge cases: the from-scratch end may be larger than the identification end, because a permissive threshold is easier
     than naming a record (riess2025, Section V-A). The law of the attack crosses the identification end at the error
@@ -429,6 +435,7 @@ def risk(
         mse=threshold,
         prior_success=prior_success,
         identification=named,
+        known_norm=known_norm_success(mechanism, dimension=size, norm=norm, mse=threshold),
         from_scratch=from_scratch_success(mechanism, dimension=size, norm=norm, mse=threshold),
         attack=law.attack,
         attack_log_success=law.log_success(mse=threshold),
@@ -529,7 +536,7 @@ class RiskSurface:
         noise_multipliers: Noise multipliers, the rows of the grid.
         mse: Thresholds on the mean squared error, the columns of the grid.
         attack: Success of riess2025's attack on the grid.
-        from_scratch: Guarantee for an adversary who knows only the norm, on the grid.
+        from_scratch: Guarantee for an adversary who knows only the norm and sees x/|x| plus noise, on the grid.
         identification: Guarantee for an adversary with the prior, one for each noise multiplier.
     """
 

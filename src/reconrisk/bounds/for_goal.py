@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from reconrisk.accounting.phases import has_phases
 from reconrisk.accounting.renyi import replace_one_order_two
-from reconrisk.bounds.known_norm import from_scratch_success
+from reconrisk.bounds.known_norm import known_norm_success
 from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.bounds.success import success_upper_bound
-from reconrisk.core.guarantee import Guarantee
+from reconrisk.core.guarantee import CoveredRelease, Guarantee
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.validation import check_nonnegative, check_whole
 
@@ -50,11 +50,13 @@ class BoundResult:
         guarantee: The guarantee.
         is_about_targets: True if the guarantee bounds the success of attacks on the targets of the query.
         why: Reason for the value of ``is_about_targets``, as a text.
+        release: Kind of the release, as far as it is known.
     """
 
     guarantee: Guarantee
     is_about_targets: bool
     why: str
+    release: CoveredRelease = CoveredRelease.ANY
 
 
 def guarantees_for(question: BoundQuery) -> tuple[BoundResult, ...]:
@@ -74,7 +76,7 @@ def guarantees_for(question: BoundQuery) -> tuple[BoundResult, ...]:
     >>> for result in guarantees_for(query):
     ...     print(result.is_about_targets, result.guarantee.quantity.value, result.guarantee.scope.value)
     True success probability at most any adversary with this prior
-    False success probability at most known norm, direction uniform on the sphere
+    False success probability at most known norm, direction uniform on the sphere, any release
     False mean squared error at least unbiased estimators, mean squared error only
     """
     mechanism, norm = question.mechanism, question.least_norm
@@ -83,7 +85,7 @@ def guarantees_for(question: BoundQuery) -> tuple[BoundResult, ...]:
     if not has_phases(mechanism):  # the other bounds need the noise itself, not only an epsilon
         return tuple(results)
     if question.mse * question.dimension < norm * norm:  # otherwise guessing zero already succeeds
-        from_norm = from_scratch_success(mechanism, dimension=question.dimension, norm=norm, mse=question.mse)
+        from_norm = known_norm_success(mechanism, dimension=question.dimension, norm=norm, mse=question.mse)
         results.append(BoundResult(from_norm, False, "the directions of these records are not uniform on the sphere"))
     width = question.data_range[1] - question.data_range[0]
     unbiased = replace(mse_lower_bound_from_rdp(replace_one_order_two(mechanism), diameters=width), mechanism=mechanism)

@@ -16,7 +16,15 @@ from reconrisk.bounds.numerics.matrices import (
     nonnegative_eigenvalues,
     square_matrix,
 )
-from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
+from reconrisk.core.guarantee import (
+    IDEAL_NOISE,
+    INDEPENDENT_RECORDS,
+    CoveredRelease,
+    Guarantee,
+    Quantity,
+    Scope,
+    probability_from_log,
+)
 from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, invalid_input
@@ -60,7 +68,7 @@ def gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float
     """
     log_value = log_gaussian_prior_success(noise_std, dimension=dimension, prior_std=prior_std, mse=mse)
     released = "the release is the record plus independent Gaussian noise of this standard deviation, without clipping"
-    return _guarantee(log_value, Gaussian(noise_multiplier=noise_std), (released, _PRIOR_TRUE))
+    return _guarantee(log_value, Gaussian(noise_multiplier=noise_std), released, CoveredRelease.RECORD)
 
 
 def log_gaussian_prior_success(noise_std: float, *, dimension: int, prior_std: float, mse: float) -> float:
@@ -134,7 +142,7 @@ def linear_gaussian_success(
     released = (
         "the release is linear in the record, with Gaussian noise: its information is this matrix for every record"
     )
-    return _guarantee(log_value, mechanism, (released, _PRIOR_TRUE))
+    return _guarantee(log_value, mechanism, released, CoveredRelease.LINEAR)
 
 
 def posterior_variances(information: ArrayLike, *, prior_covariance: ArrayLike) -> Floats:
@@ -190,7 +198,7 @@ def _nonnegative_prior(prior_covariance: ArrayLike, dimension: int) -> Floats:
     return nonnegative_array("prior_covariance", prior, dimensions=(1,)) if prior.ndim == 1 else prior
 
 
-def _guarantee(log_value: float, mechanism: Mechanism, assumptions: tuple[str, ...]) -> Guarantee:
+def _guarantee(log_value: float, mechanism: Mechanism, released: str, release: CoveredRelease) -> Guarantee:
     return Guarantee(
         quantity=Quantity.SUCCESS_PROBABILITY,
         value=probability_from_log(log_value),
@@ -199,5 +207,6 @@ def _guarantee(log_value: float, mechanism: Mechanism, assumptions: tuple[str, .
         scope=Scope.ANY_ADVERSARY_WITH_PRIOR,
         threat=KNOWS_PRIOR,
         reference=_REFERENCE,
-        assumptions=assumptions,
+        assumptions=(released, _PRIOR_TRUE, INDEPENDENT_RECORDS, IDEAL_NOISE),
+        release=release,
     )

@@ -1,15 +1,32 @@
-"""Guarantee against every adversary who knows the norm of the record but not its direction."""
+"""Guarantees against every adversary who knows the norm of the record but not its direction.
+
+:func:`from_scratch_success` is exact for one release, x/|x| plus Gaussian noise. :func:`known_norm_success` covers any
+release of a mechanism, such as the clipped gradient of a network.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reconrisk.accounting.subsampled import DEFAULT_ACCURACY
 from reconrisk.bounds.numerics.cone import log_cone_probability
 from reconrisk.bounds.numerics.hits import dominating_phase, log_average_upper_bound, phases
-from reconrisk.core.guarantee import Guarantee, Quantity, Scope, mse_threshold, probability_from_log
+from reconrisk.bounds.prior_success import uniform_sphere
+from reconrisk.bounds.success import success_upper_bound
+from reconrisk.core.guarantee import (
+    IDEAL_NOISE,
+    INDEPENDENT_RECORDS,
+    CoveredRelease,
+    Guarantee,
+    Quantity,
+    Scope,
+    mse_threshold,
+    probability_from_log,
+)
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.threat import Knows, Sees, ThreatModel
@@ -25,6 +42,7 @@ _RELEASE = (
     "else about it (riess2025, equation 19)"
 )
 _DIRECTION = "the norm is known and the direction is uniform on the sphere, or the least favourable one"
+_UNIFORM = "the norm is known and the direction is uniform on the sphere"
 _HITS_REVEALED = "the adversary knows which releases contain the record"
 
 
@@ -37,7 +55,7 @@ def from_scratch_success(
     psnr: float | None = None,
     data_range: float = 1.0,
 ) -> Guarantee:
-    r"""Upper bound on the success of any adversary who knows the norm of the record but not its direction.
+    r"""Upper bound on the success of any adversary who knows the norm of a record and sees its noisy direction.
 
     .. math:: \gamma = E_z\, P\Bigl(\tfrac{d-1}2, \tfrac{\max(0, 1 + \sigma z)^2 t^2}{2 \sigma^2}\Bigr), \quad
               t = \tan\arcsin(\rho/r), \quad \rho = \sqrt{d \eta} < r
@@ -67,8 +85,9 @@ def from_scratch_success(
             mechanism is not described by its noise.
 
     Assumes: each release that contains the record is, after division by the clip norm, the release of riess2025's
-    attack, :math:`x/\|x\| + N(0, \sigma^2 I)`. An adversary who plants another first layer causes the release of
-    another function of x, which this bound does not cover.
+    attack, :math:`x/\|x\| + N(0, \sigma^2 I)`. The bound does not cover any other function of x, and the method
+    ``covers`` of the result is False for it. The clipped gradient of a network can reveal far more, also if its norm
+    and noise are the same. :func:`known_norm_success` covers every release.
     Guarantee: no adversary exceeds the bound on average over uniform directions of the record, nor in the direction
     that is least favourable to the adversary. Without sampling it exceeds the exact value by less than a relative 1e-9.
     With sampling and more than 1000 steps it equals the value at up to 0.05 % less noise. Nonincreasing in noise and
@@ -98,8 +117,66 @@ def from_scratch_success(
         scope=Scope.KNOWN_NORM_UNIFORM_DIRECTION,
         threat=ThreatModel(sees=Sees.EVERY_UPDATE if several else Sees.ONE_UPDATE, knows=_KNOWS),
         reference=_REFERENCE,
-        assumptions=(_RELEASE, _DIRECTION, _HITS_REVEALED) if sampled else (_RELEASE, _DIRECTION),
+        assumptions=(
+            _RELEASE,
+            _DIRECTION,
+            *((_HITS_REVEALED,) if sampled else ()),
+            INDEPENDENT_RECORDS,
+            IDEAL_NOISE,
+        ),
+        release=CoveredRelease.DIRECTION,
     )
+
+
+def known_norm_success(
+    mechanism: Mechanism,
+    *,
+    dimension: int,
+    norm: float,
+    mse: float | None = None,
+    psnr: float | None = None,
+    data_range: float = 1.0,
+    accuracy: float = DEFAULT_ACCURACY,
+) -> Guarantee:
+    r"""Upper bound on the success of any adversary who knows the norm of a record, for any release of a mechanism.
+
+    .. math:: \gamma = B(\kappa), \quad
+              \kappa = \tfrac12 I_{\rho^2/r^2}\bigl(\tfrac{d-1}2, \tfrac12\bigr), \quad \rho = \sqrt{d \eta} < r
+
+    Here I is the regularised incomplete beta function and B the bound of
+    :func:`reconrisk.bounds.success.success_upper_bound`. An estimate succeeds on a cap of the sphere, and
+    :math:`\kappa` is the share of the largest such cap.
+
+    Args:
+        mechanism: Mechanism that produced the release, of any kind.
+        dimension: Number of values in a record (d).
+        norm: Euclidean norm of the record (r). For a data set pass the smallest norm.
+        mse: Largest mean squared error that counts as success (:math:`\eta`). Pass ``mse`` or ``psnr``.
+        psnr: Smallest peak signal-to-noise ratio in dB that counts as success.
+        data_range: Width of the range of values, used to convert ``psnr``.
+        accuracy: Target accuracy of the numerical composition for subsampled mechanisms.
+
+    Returns:
+        A guarantee on the success probability, with ``log_value`` as its natural logarithm.
+
+    Raises:
+        InvalidInput: If ``dimension`` or ``norm`` is not positive, if not exactly one threshold is given, or if the
+            kind of mechanism is unknown.
+
+    Assumes: the norm is known, and given the norm and the other records the direction is uniform on the sphere.
+    Guarantee: holds for every release of the mechanism; never below :func:`from_scratch_success` of the same noise.
+    Edge cases: 1 if :math:`\rho \ge r`, because guessing zero succeeds.
+    Reference: ours; Theorem 2, balle2022, for B.
+
+    >>> from reconrisk.core.mechanism import Gaussian
+    >>> bound = known_norm_success(Gaussian(noise_multiplier=1.0), dimension=10, norm=1.0, mse=0.03)
+    >>> round(bound.value, 7), bound.release.value
+    (0.0135195, 'any release of the mechanism')
+    """
+    threshold = mse_threshold(mse=mse, psnr=psnr, data_range=data_range)
+    prior = uniform_sphere(dimension=dimension, norm=norm, mse=threshold)
+    bound = success_upper_bound(mechanism, prior_success=prior, accuracy=accuracy)
+    return replace(bound, scope=Scope.KNOWN_NORM_ANY_RELEASE, assumptions=(_UNIFORM, *bound.assumptions))
 
 
 def log_from_scratch_success(

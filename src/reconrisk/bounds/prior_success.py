@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
-from scipy.special import erf, gammaln
+from scipy.special import betainc, betaln, erf, gammaln
 
 from reconrisk.bounds.numerics.chi_square import log_gammainc
 from reconrisk.bounds.numerics.matrices import finite_array
@@ -132,6 +132,7 @@ def _last_node(sides: Floats, log_transform: float, tail: float) -> float:
 
 _CHUNK = 2**22  # distances held at once, 32 MB
 _SMALLEST_LOG = -700.0  # smaller probabilities are not normal floats and are printed as exp(...)
+_SMALLEST_SHARE = 1e-200  # betainc loses digits near its underflow
 _ROUNDING = 1e-9  # relative; above the error of log_gammainc
 
 
@@ -219,6 +220,56 @@ def uniform_ball(*, dimension: int, radius: float, mse: float) -> PriorSuccess:
     check_positive("radius", radius)
     log_value = d * math.log(reach / radius) if 0 < reach < radius else (-math.inf if reach == 0 else 0.0)
     return PriorSuccess(log_value, f"uniform in a ball of radius {radius:g} in {d} dimensions")
+
+
+def uniform_sphere(*, dimension: int, norm: float, mse: float) -> PriorSuccess:
+    r"""Success probability of the best guess at a point that is uniform on a sphere: known norm, unknown direction.
+
+    .. math:: \kappa = \tfrac12 I_{\rho^2/r^2}\bigl(\tfrac{d-1}2, \tfrac12\bigr), \quad
+              \rho = \sqrt{d\eta} < r, \text{ else } 1
+
+    Here I is the regularised incomplete beta function. A ball of radius rho < r meets the sphere in a cap of half-angle
+    arcsin(rho/r) at most, and :math:`\kappa` is the share of that cap.
+
+    Args:
+        dimension: Number of values in a record (d).
+        norm: Euclidean norm of the record (r).
+        mse: Largest mean squared error that counts as success (:math:`\eta`).
+
+    Returns:
+        The prior success, rounded up.
+
+    Raises:
+        InvalidInput: If ``dimension`` or ``norm`` is not positive, or ``mse`` is negative.
+
+    Guarantee: exact to a relative 1e-8, rounded up; below 1e-200 at most 0.2 % above the exact value.
+    Edge cases: one dimension has two directions, so the value is at least 1/2; ``mse = 0`` gives 0 otherwise.
+
+    >>> round(uniform_sphere(dimension=10, norm=1.0, mse=0.03).value, 10)
+    0.0006614753
+    """
+    d, reach = _reach(dimension, mse)
+    sine = reach / check_positive("norm", norm, "A record of norm zero is known already.") * (1 + 1e-13)
+    return PriorSuccess(_log_cap_share(d, sine), f"uniform on the sphere of norm {norm:g} in {d} dimensions")
+
+
+def _log_cap_share(dimension: int, sine: float) -> float:
+    """Log share of the sphere in a cap whose half-angle has this sine, rounded up; 0 if the sine is 1 or more."""
+    if sine >= 1:
+        return 0.0
+    if dimension == 1:
+        return math.log(0.5)
+    if sine == 0:
+        return -math.inf
+    a = (dimension - 1) / 2
+    share = float(betainc(a, 0.5, sine * sine)) / 2
+    if share > _SMALLEST_SHARE:
+        return min(0.0, math.log(share) + 1e-8)  # far above the error of betainc
+    # I_x(a, 1/2) = x^a (1-x)^(1/2) / (a B(a, 1/2)) sum_n c_n x^n with c_n <= 1, hence at most the geometric series.
+    # The excess is small: such a share has either a tiny x or a (1 - x) > 200, and the factor is 1 + 1 / (2 a (1 - x)).
+    log_series = -math.log1p(-sine) / 2 - math.log1p(sine) / 2
+    log_share = 2 * a * math.log(sine) + log_series - math.log(2 * a) - float(betaln(a, 0.5))
+    return log_share * (1 - 1e-13) + 1e-8  # rounded up: the logarithm is negative; betaln errs by 1e-9
 
 
 def uniform_box(*, sides: ArrayLike, mse: float, dimension: int | None = None) -> PriorSuccess:

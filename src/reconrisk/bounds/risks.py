@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from reconrisk.accounting.renyi import replace_one_order_two
-from reconrisk.bounds.known_norm import from_scratch_success
+from reconrisk.bounds.known_norm import from_scratch_success, known_norm_success
 from reconrisk.bounds.mse.renyi import mse_lower_bound_from_rdp
-from reconrisk.bounds.prior_success import PriorSuccess
+from reconrisk.bounds.prior_success import PriorSuccess, uniform_sphere
 from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.guarantee import Guarantee, mse_threshold, probability_from_log
 from reconrisk.core.mechanism import NoiseMechanism
@@ -68,7 +68,7 @@ class Identification:
 @serializable("from-scratch-risk")
 @dataclass(frozen=True)
 class FromScratch:
-    """Risk that an adversary who knows only the norm of the target reconstructs it within a mean squared error.
+    """Risk that an adversary who knows only the norm of the target reconstructs it from its noisy direction.
 
     Attributes:
         dimension: Number of values in a record.
@@ -83,18 +83,9 @@ class FromScratch:
     at_most: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dimension", check_whole("dimension", self.dimension))
-        check_positive("norm", self.norm, "Pass the smallest norm of any record.")
+        object.__setattr__(self, "dimension", _check_sphere(self.dimension, self.norm, self.mse))
         if not 0 < check_probability("at_most", self.at_most) < 1:
             raise invalid_input("at_most", self.at_most, "in (0, 1)", "Pass 0.01 for 1%, for example.")
-        zero_guess = self.norm * self.norm / self.dimension
-        if check_nonnegative("mse", self.mse) >= zero_guess:
-            raise invalid_input(
-                "mse",
-                self.mse,
-                f"< {zero_guess:.6g}, which is norm^2/dimension",
-                "Pass a smaller mse: guessing zero reaches that error.",
-            )
 
     @property
     def limit(self) -> float:
@@ -108,7 +99,48 @@ class FromScratch:
     def __str__(self) -> str:
         """Return the limit as one clause."""
         record = f"{self.dimension} values of norm {self.norm:g}"
-        return f"P(MSE <= {self.mse:.4g}) <= {self.at_most:.4g} from scratch, {record}"
+        return f"P(MSE <= {self.mse:.4g}) <= {self.at_most:.4g} from scratch, {record}, release x/|x| only"
+
+
+@serializable("known-norm-risk")
+@dataclass(frozen=True)
+class KnownNorm:
+    """Risk that an adversary who knows the norm of the target reconstructs it from any release of the mechanism.
+
+    Attributes:
+        dimension: Number of values in a record.
+        norm: Smallest Euclidean norm of any record.
+        mse: Largest mean squared error that counts as success.
+        at_most: Largest acceptable success probability.
+    """
+
+    dimension: int
+    norm: float
+    mse: float
+    at_most: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dimension", _check_sphere(self.dimension, self.norm, self.mse))
+        self.identification()  # refuses a limit below the success of guessing
+
+    def identification(self) -> Identification:
+        """Return the same limit as a risk with a prior: a direction that is uniform on the sphere."""
+        prior = uniform_sphere(dimension=self.dimension, norm=self.norm, mse=self.mse)
+        return Identification(prior.log_value, self.at_most)
+
+    @property
+    def limit(self) -> float:
+        """Largest acceptable logarithm of the success probability."""
+        return math.log(self.at_most)
+
+    def guarantee(self, mechanism: NoiseMechanism) -> Guarantee:
+        """Return the bound on this risk that ``mechanism`` gives."""
+        return known_norm_success(mechanism, dimension=self.dimension, norm=self.norm, mse=self.mse)
+
+    def __str__(self) -> str:
+        """Return the limit as one clause."""
+        record = f"{self.dimension} values of known norm {self.norm:g}"
+        return f"P(MSE <= {self.mse:.4g}) <= {self.at_most:.4g} from any release, {record}"
 
 
 @serializable("unbiased-error-risk")
@@ -154,9 +186,24 @@ class UnbiasedError:
         return f"MSE of unbiased estimates >= {self.at_least:.4g}"
 
 
-Risk: TypeAlias = Identification | FromScratch | UnbiasedError
+def _check_sphere(dimension: int, norm: float, mse: float) -> int:
+    """Return the dimension after checking that guessing zero does not reach the error ``mse``."""
+    size = check_whole("dimension", dimension)
+    check_positive("norm", norm, "Pass the smallest norm of any record.")
+    zero_guess = norm * norm / size
+    if check_nonnegative("mse", mse) >= zero_guess:
+        raise invalid_input(
+            "mse",
+            mse,
+            f"< {zero_guess:.6g}, which is norm^2/dimension",
+            "Pass a smaller mse: guessing zero reaches that error.",
+        )
+    return size
 
-RISKS = (Identification, FromScratch, UnbiasedError)
+
+Risk: TypeAlias = Identification | FromScratch | KnownNorm | UnbiasedError
+
+RISKS = (Identification, FromScratch, KnownNorm, UnbiasedError)
 
 
 def identification(
@@ -215,7 +262,9 @@ def from_scratch(
     psnr: float | None = None,
     data_range: float = 1.0,
 ) -> FromScratch:
-    """State the risk that an adversary who knows only the norm of the target reconstructs it.
+    """State the risk that an adversary who knows only the norm of the target reconstructs it from its noisy direction.
+
+    It holds for the release x/|x| plus noise and nothing else. For other releases use :func:`known_norm`.
 
     Args:
         at_most: Largest acceptable success probability.
@@ -235,10 +284,45 @@ def from_scratch(
     Assumes: as :func:`reconrisk.bounds.known_norm.from_scratch_success`.
 
     >>> print(from_scratch(psnr=20, at_most=1e-3, dimension=12, norm=1.0))
-    P(MSE <= 0.01) <= 0.001 from scratch, 12 values of norm 1
+    P(MSE <= 0.01) <= 0.001 from scratch, 12 values of norm 1, release x/|x| only
     """
     threshold = mse_threshold(mse=mse, psnr=psnr, data_range=data_range)
     return FromScratch(dimension, norm, threshold, at_most)
+
+
+def known_norm(
+    *,
+    at_most: float,
+    dimension: int,
+    norm: float,
+    mse: float | None = None,
+    psnr: float | None = None,
+    data_range: float = 1.0,
+) -> KnownNorm:
+    """State the risk that an adversary who knows the norm of the target reconstructs it from any release.
+
+    Args:
+        at_most: Largest acceptable success probability.
+        dimension: Number of values in a record.
+        norm: Smallest Euclidean norm of any record.
+        mse: Largest mean squared error that counts as success. Pass ``mse`` or ``psnr``.
+        psnr: Smallest peak signal-to-noise ratio in dB that counts as success.
+        data_range: Width of the range of values, used to convert ``psnr``.
+
+    Returns:
+        The risk, for :func:`reconrisk.bounds.calibration.calibrate`.
+
+    Raises:
+        InvalidInput: If not exactly one threshold is given, if guessing zero already reaches the threshold, or if
+            ``at_most`` is not between the success of guessing and 1.
+
+    Assumes: as :func:`reconrisk.bounds.known_norm.known_norm_success`.
+
+    >>> print(known_norm(psnr=20, at_most=1e-3, dimension=12, norm=1.0))
+    P(MSE <= 0.01) <= 0.001 from any release, 12 values of known norm 1
+    """
+    threshold = mse_threshold(mse=mse, psnr=psnr, data_range=data_range)
+    return KnownNorm(dimension, norm, threshold, at_most)
 
 
 def unbiased_mse(*, at_least: float, diameters: float | tuple[float, ...] = 1.0) -> UnbiasedError:

@@ -19,7 +19,14 @@ from reconrisk.accounting.trade_off import (
     log_success_from_zero_concentrated,
 )
 from reconrisk.bounds.prior_success import PriorSuccess
-from reconrisk.core.guarantee import Guarantee, Quantity, Scope, probability_from_log
+from reconrisk.core.guarantee import (
+    IDEAL_NOISE,
+    INDEPENDENT_RECORDS,
+    Guarantee,
+    Quantity,
+    Scope,
+    probability_from_log,
+)
 from reconrisk.core.mechanism import (
     ApproximateDP,
     GaussianDP,
@@ -33,7 +40,14 @@ from reconrisk.core.mechanism import (
 )
 from reconrisk.core.papers import Reference
 from reconrisk.core.threat import STRONGEST
-from reconrisk.core.validation import check_nonnegative, check_positive, check_probability, check_real, invalid_input
+from reconrisk.core.validation import (
+    check_nonnegative,
+    check_positive,
+    check_probability,
+    check_real,
+    check_whole,
+    invalid_input,
+)
 
 _PRIOR = "prior_success is the best success of an adversary who knows everything except the release"
 _STATED = "the stated privacy guarantee covers everything released"
@@ -56,6 +70,7 @@ def success_upper_bound(
     prior_success: float | PriorSuccess | None = None,
     log_prior_success: float | None = None,
     accuracy: float = DEFAULT_ACCURACY,
+    group_size: int = 1,
 ) -> Guarantee:
     r"""Upper bound on the probability that any adversary reconstructs the target.
 
@@ -82,15 +97,20 @@ def success_upper_bound(
             a float.
         accuracy: Target accuracy of the numerical composition for subsampled mechanisms. Smaller is slower and tighter;
             every value gives a valid bound.
+        group_size: Number of records that may depend on the target, the target included: 2 if the data may hold one
+            duplicate of it. Each record of the group applies the bound once more, as in group privacy.
 
     Returns:
         A guarantee on the success probability, with ``log_value`` as its natural logarithm.
 
     Raises:
         InvalidInput: If not exactly one of ``prior_success`` and ``log_prior_success`` is given, if it is no
-            probability, if ``accuracy`` is not positive, or if the kind of mechanism is unknown.
+            probability, if ``accuracy`` or ``group_size`` is not positive, or if the kind of mechanism is unknown.
 
     Assumes: success is judged by a fixed criterion, and ``prior_success`` is its best probability without the release.
+    All records outside the group are independent of the target, or ``prior_success`` is conditional on them. An unknown
+    duplicate of the target breaks this: one release with noise multiplier 1 then has the success of noise multiplier
+    1/2, which ``group_size=2`` covers.
     Guarantee: never below the prior, never above 1, never below the true value; nondecreasing in the prior.
     Edge cases: a prior of 1 gives 1; a prior of 0 gives 0, or delta for (epsilon, delta)-DP.
     Reference: Theorem 2, Corollaries 3 and 4, balle2022; hayes2023; kaissis2023.
@@ -112,8 +132,10 @@ def success_upper_bound(
         raise invalid_input(
             "mechanism", mechanism, f"to be one of {known}", "Convert a DpEvent with rr.mechanisms.from_event."
         )
-    bound = rule(mechanism, log_prior, accuracy)
-    log_success = min(0.0, max(bound.log_success, log_prior))  # ignoring the release reaches the prior
+    log_success = log_prior
+    for _ in range(check_whole("group_size", group_size)):  # removes one record of the group after the other
+        bound = rule(mechanism, log_success, accuracy)
+        log_success = min(0.0, max(bound.log_success, log_success))  # ignoring the release reaches the prior
     return Guarantee(
         quantity=Quantity.SUCCESS_PROBABILITY,
         value=probability_from_log(log_success),
@@ -121,8 +143,18 @@ def success_upper_bound(
         scope=Scope.ANY_ADVERSARY_WITH_PRIOR,
         threat=STRONGEST,
         reference=bound.reference,
-        assumptions=(*bound.assumptions, _PRIOR),
+        assumptions=(*bound.assumptions, _PRIOR, _independence(group_size), IDEAL_NOISE),
         log_value=log_success,
+    )
+
+
+def _independence(group_size: int) -> str:
+    """Return the assumption on the other records."""
+    if group_size == 1:
+        return INDEPENDENT_RECORDS
+    return (
+        f"all but {group_size} records, the target included, are independent of the target, or the prior success is "
+        "conditional on them"
     )
 
 
@@ -204,6 +236,10 @@ def _from_curve(mechanism: PrivacyCurve, log_prior: float, accuracy: float) -> _
     pairs = zip(mechanism.epsilons, mechanism.deltas, strict=True)
     # Every point of the curve gives a valid bound, so the smallest is valid too.
     log_success = min(log_success_from_approximate(epsilon, delta, log_prior) for epsilon, delta in pairs)
+    if mechanism.renyi is not None:
+        renyi = _from_renyi(mechanism.renyi, log_prior, accuracy)
+        if renyi.log_success < log_success:
+            return renyi
     return _Bound(log_success, Reference("Corollary 3 with delta at the best epsilon", "balle2022"), (_STATED,))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import typer
@@ -41,7 +42,15 @@ def calibrate(
     prior_success: PriorSuccess = None,
     candidates: Candidates = None,
     from_scratch: Annotated[
-        float | None, typer.Option(help="Accepted success of an adversary who knows only the norm. Needs --dimension.")
+        float | None,
+        typer.Option(
+            help="Accepted success of an adversary who knows only the norm, for the release x/|x| plus noise and no "
+            "other. Needs --dimension."
+        ),
+    ] = None,
+    known_norm: Annotated[
+        float | None,
+        typer.Option(help="Accepted success of an adversary who knows only the norm, any release. Needs --dimension."),
     ] = None,
     dimension: Dimension = None,
     norm: Norm = 1.0,
@@ -65,35 +74,39 @@ def calibrate(
             "Expected --identification, the accepted success, with --candidates or --prior-success. "
             "Add --identification 0.01, for instance."
         )
-    if from_scratch is None and (psnr is not None or mse is not None or dimension is not None):
+    from_norm = {"from_scratch": from_scratch, "known_norm": known_norm}
+    accepted = {name: limit for name, limit in from_norm.items() if limit is not None}
+    if not accepted and (psnr is not None or mse is not None or dimension is not None):
         raise InvalidInput(
-            "Expected --from-scratch, the accepted success, with --psnr, --mse or --dimension. "
-            "Add --from-scratch 0.01, for instance."
+            "Expected --known-norm or --from-scratch, the accepted success, with --psnr, --mse or --dimension. "
+            "Add --known-norm 0.01, for instance."
         )
+    if accepted and dimension is None:
+        raise InvalidInput("Expected --dimension, the number of values in a record, with --known-norm.")
     if identification is not None and candidates is None and prior_success is None:
         raise InvalidInput("Expected --candidates or --prior-success with --identification. Add --candidates 1000.")
     limits: list[risks.Risk] = []
     if identification is not None:
         limits.append(risks.identification(at_most=identification, candidates=candidates, prior_success=prior_success))
-    if from_scratch is not None:
-        if dimension is None:
-            raise InvalidInput("Expected --dimension, the number of values in a record, with --from-scratch.")
-        limits.append(
-            risks.from_scratch(
-                at_most=from_scratch, dimension=dimension, norm=norm, mse=mse, psnr=psnr, data_range=data_range
-            )
-        )
+    for name, limit in accepted.items():
+        record = {"dimension": dimension, "norm": norm, "mse": mse, "psnr": psnr, "data_range": data_range}
+        limits.append(getattr(risks, name)(at_most=limit, **record))
     if unbiased_mse is not None:
         limits.append(risks.unbiased_mse(at_least=unbiased_mse, diameters=data_range))
     if not limits:
-        raise InvalidInput("Expected at least one of --identification, --from-scratch and --unbiased-mse.")
+        raise InvalidInput(
+            "Expected at least one of --identification, --known-norm, --from-scratch and --unbiased-mse."
+        )
     training = dp_sgd(
         noise_multiplier=noise_multiplier,
         clip_norm=clip_norm,
         sampling_probability=sampling_probability,
         steps=steps,
     )
-    answer = solve(training, risks=limits, adjust=adjust, delta=delta)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = solve(training, risks=limits, adjust=adjust, delta=delta)
+    typer.echo("".join(f"Warning: {each.message}\n" for each in caught), err=True, nl=False)
     if as_json:
         typer.echo(answer.to_json(indent=2))
     else:

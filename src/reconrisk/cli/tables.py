@@ -9,7 +9,7 @@ from rich.table import Table
 
 from reconrisk.bounds.calibration import Calibration
 from reconrisk.bounds.corridor import RiskCorridor
-from reconrisk.core.guarantee import Quantity, format_rounded_down, format_rounded_up
+from reconrisk.core.guarantee import CoveredRelease, Guarantee, Quantity, format_rounded_down, format_rounded_up
 
 
 def print_corridor(corridor: RiskCorridor) -> None:
@@ -33,7 +33,8 @@ def print_corridor(corridor: RiskCorridor) -> None:
     console.print(
         f"The training is ({format_rounded_up(corridor.epsilon)}, {corridor.delta:g})-differentially private."
     )
-    _print_assumptions(console, (*corridor.identification.assumptions, *corridor.from_scratch.assumptions))
+    ends = (corridor.identification, corridor.known_norm, corridor.from_scratch)
+    _print_assumptions(console, [item for guarantee in ends for item in guarantee.assumptions])
 
 
 def print_calibration(calibration: Calibration) -> None:
@@ -50,11 +51,18 @@ def print_calibration(calibration: Calibration) -> None:
     for risk, guarantee in zip(calibration.risks, calibration.guarantees, strict=True):
         is_upper = guarantee.quantity is Quantity.SUCCESS_PROBABILITY
         attained = format_rounded_up(guarantee.value) if is_upper else format_rounded_down(guarantee.value)
-        table.add_row(str(risk), attained, guarantee.scope.value)
+        table.add_row(str(risk), attained, _against(guarantee))
     console.print(table)
     epsilon = format_rounded_up(calibration.epsilon)
     console.print(f"The training is then ({epsilon}, {calibration.delta:g})-differentially private.")
     _print_assumptions(console, [item for guarantee in calibration.guarantees for item in guarantee.assumptions])
+
+
+def _against(guarantee: Guarantee) -> str:
+    """Return the adversaries that a guarantee covers, and its release if it covers one only."""
+    if guarantee.release is CoveredRelease.ANY:
+        return guarantee.scope.value
+    return f"{guarantee.scope.value}; {guarantee.release.value}"
 
 
 def _print_assumptions(console: Console, assumptions: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from enum import Enum
 
@@ -292,7 +292,35 @@ class Scope(Enum):
 
     ANY_ADVERSARY_WITH_PRIOR = "any adversary with this prior"
     KNOWN_NORM_UNIFORM_DIRECTION = "known norm, direction uniform on the sphere"
+    KNOWN_NORM_ANY_RELEASE = "known norm, direction uniform on the sphere, any release"
     UNBIASED_ESTIMATORS = "unbiased estimators, mean squared error only"
+
+
+class CoveredRelease(Enum):
+    """Releases that a guarantee covers: all that a mechanism can produce, or only one function of the record."""
+
+    ANY = "any release of the mechanism"
+    DIRECTION = "only the release x/|x| plus Gaussian noise"
+    RECORD = "only the release of the record itself plus Gaussian noise"
+    LINEAR = "only a release that is linear in the record, plus Gaussian noise"
+    STATED_INFORMATION = "only the release whose Fisher information was passed"
+
+
+IDEAL_NOISE = (
+    "the noise has the law of real numbers; noise that other code adds in floating point has not, and its low bits can "
+    "identify a record"
+)
+"""Assumption of every guarantee about noise that other code may have added."""
+
+EXACT_NOISE = (
+    "the noise of this package is rounded exactly: its random bits are independent and uniform",
+    "log, sin and cos of this machine are within 4 units in the last place, which `reconrisk doctor` checks",
+    "the adversary does not measure the time that a release takes",
+)
+"""Assumptions that replace ``IDEAL_NOISE`` if a defense of this package adds its exactly rounded noise."""
+
+INDEPENDENT_RECORDS = "the other records are independent of the target, or the prior success is conditional on them"
+"""Assumption of every guarantee on a success probability: a duplicate of the target, for example, reveals it too."""
 
 
 @serializable("estimate")
@@ -370,6 +398,7 @@ class Guarantee(Result):
         log_value: Natural logarithm of a success probability; None for an error. ``log_value`` is exact even if the
             probability is too small for a float. Then ``value`` is the smallest positive float, because 0 would be too
             small for an upper bound.
+        release: The releases that the bound covers. The scope ``KNOWN_NORM_UNIFORM_DIRECTION`` implies ``DIRECTION``.
     """
 
     quantity: Quantity
@@ -380,8 +409,11 @@ class Guarantee(Result):
     reference: Reference
     assumptions: tuple[str, ...] = ()
     log_value: float | None = None
+    release: CoveredRelease = CoveredRelease.ANY
 
     def __post_init__(self) -> None:
+        if self.scope is Scope.KNOWN_NORM_UNIFORM_DIRECTION:  # also for files that were written without the field
+            object.__setattr__(self, "release", CoveredRelease.DIRECTION)
         if self.quantity is Quantity.SUCCESS_PROBABILITY:
             log_value = _log_of_probability(check_probability("value", self.value), self.log_value)
             object.__setattr__(self, "log_value", log_value)
@@ -397,9 +429,25 @@ class Guarantee(Result):
         """True if the bound is vacuous: success at most 1, or error at least 0."""
         return self.value == (1.0 if self.quantity is Quantity.SUCCESS_PROBABILITY else 0.0)
 
-    def covers(self, threat: ThreatModel) -> bool:
-        """Return True if the bound holds against an adversary with the powers of ``threat``."""
-        return self.threat.covers(threat)
+    def covers(self, threat: ThreatModel, *, release: CoveredRelease = CoveredRelease.ANY) -> bool:
+        """Return True if the bound holds against an adversary with the powers of ``threat`` for a kind of release.
+
+        Args:
+            threat: Powers of the adversary.
+            release: Kind of the release. The default is a release of which only the mechanism is known, such as the
+                gradient of a network with noise.
+
+        Returns:
+            True if both the adversary and the release are covered.
+        """
+        return self.threat.covers(threat) and self.release in (CoveredRelease.ANY, release)
+
+    def with_exact_noise(self) -> Guarantee:
+        """Return the same bound for noise that this package rounds exactly: other assumptions about the noise."""
+        if IDEAL_NOISE not in self.assumptions:
+            return self
+        others = tuple(each for each in self.assumptions if each != IDEAL_NOISE)
+        return replace(self, assumptions=(*others, *EXACT_NOISE))
 
     def is_contradicted_by(self, measured: Estimate) -> bool:
         """Return True if the whole interval of an estimate violates the bound.
@@ -428,7 +476,10 @@ class Guarantee(Result):
     def table(self) -> str:
         """Return the fields of the guarantee as a table, with the value rounded to the safe side."""
         row = {**self.to_rows()[0], "value": self._safe_value}
-        return table_from_rows([{name: value for name, value in row.items() if name != "log_value"}])
+        fields = table_from_rows([{name: row[name] for name in row if name not in ("log_value", "assumptions")}])
+        return "\n".join(
+            [fields, "Assumes:", *(f"  - {each}" for each in self.assumptions)] if self.assumptions else [fields]
+        )
 
     def to_rows(self) -> tuple[Row, ...]:
         """Return the guarantee as one row."""
@@ -439,6 +490,7 @@ class Guarantee(Result):
                 "log_value": self.log_value,
                 "mechanism": repr(self.mechanism),
                 "scope": self.scope.value,
+                "release": self.release.value,
                 "sees": self.threat.sees.value,
                 "knows": ", ".join(sorted(power.value for power in self.threat.knows)),
                 "controls": ", ".join(sorted(power.value for power in self.threat.controls)),
@@ -449,7 +501,8 @@ class Guarantee(Result):
 
     def __str__(self) -> str:
         """Return quantity, value, scope and reference in one line, as in tables and sentences."""
-        return f"{self.quantity.value} {self._safe_value} ({self.scope.value}; {self.reference})"
+        limits = self.scope.value if self.release is CoveredRelease.ANY else f"{self.scope.value}; {self.release.value}"
+        return f"{self.quantity.value} {self._safe_value} ({limits}; {self.reference})"
 
     @property
     def _safe_value(self) -> str:

@@ -61,12 +61,15 @@ def test_values_that_stand_in_sentences_are_printed_in_one_line(kind: str) -> No
     assert "\n" not in str(result_examples()[kind])
 
 
+_VERSIONS = {"risk-corridor": 2}  # kinds whose fields changed
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_saved_as_json_is_loaded(kind: str, tmp_path: Path) -> None:
     result = result_examples()[kind]
     loaded = rr.load(result.save(tmp_path / "new" / "result.json"))
     assert loaded == (result.to_report() if isinstance(result, ReportedResult) else result)
-    assert json.loads(result.to_json())["version"] == 1
+    assert json.loads(result.to_json())["version"] == _VERSIONS.get(kind, 1)
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [(kind, suffix) for kind in KINDS for suffix in RENDERERS[kind]])

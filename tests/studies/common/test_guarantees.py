@@ -4,7 +4,10 @@ import pytest
 import torch
 
 import reconrisk as rr
+from reconrisk.bounds.gaussian_prior import linear_gaussian_success
+from reconrisk.bounds.known_norm import from_scratch_success
 from reconrisk.bounds.success import success_upper_bound
+from reconrisk.core.guarantee import EXACT_NOISE, IDEAL_NOISE
 from reconrisk.core.mechanism import Gaussian, GaussianDP, PoissonSampled, Repeated, dp_sgd
 from reconrisk.core.threat import Knows, Sees, ThreatModel
 from reconrisk.data.dataset import Dataset
@@ -20,6 +23,11 @@ GOAL = mse_at_most(1e-4)
 @dataclass(frozen=True)
 class Claims:
     mechanism: object
+
+
+@dataclass(frozen=True)
+class ExactClaims(Claims):
+    exact_noise: bool
 
 
 def prover(*, threat=THREAT, batch_size=1, stated=(), training=None):
@@ -87,3 +95,29 @@ def test_what_the_threat_knows_and_how_many_guesses_it_has_raise_the_prior():
     assert prover(batch_size=2).prior(GOAL).value == pytest.approx(2 / 3)
     assert prover(threat=THREAT.with_knowledge(Knows.RECORD_NORM)).prior(GOAL).value == 1
     assert prover().prior(ncc_at_least(0.5)) is None
+
+
+@pytest.mark.parametrize(
+    ("defense", "is_exact"),
+    [
+        (Claims(Gaussian(1.0)), False),
+        (ExactClaims(Gaussian(1.0), False), False),
+        (ExactClaims(Gaussian(1.0), True), True),
+    ],
+)
+def test_guarantees_state_how_the_noise_of_a_defense_is_added(defense, is_exact):
+    answers = prover(training=Gaussian(2.0)).find_bounds(GOAL, "noise", defense)
+    of_defense = [each.guarantee.assumptions for each in answers if each.guarantee.mechanism == Gaussian(1.0)]
+    assert len(of_defense) == 3
+    assert all((IDEAL_NOISE in found) is not is_exact for found in of_defense)
+    assert all((set(EXACT_NOISE) <= set(found)) is is_exact for found in of_defense)
+    of_training = [each.guarantee.assumptions for each in answers if each.guarantee.mechanism == Gaussian(2.0)]
+    assert of_training
+    assert all(IDEAL_NOISE in found for found in of_training)  # other code may have added that noise
+
+
+def test_a_stated_guarantee_for_the_direction_of_a_record_covers_no_update():
+    narrow = from_scratch_success(Gaussian(1.0), dimension=2, norm=1.0, mse=1e-4)
+    linear = linear_gaussian_success([1.0, 2.0], prior_covariance=1.0, mse=1e-4)
+    answers = prover(stated=[lambda goal, label: narrow, lambda goal, label: linear]).find_bounds(GOAL, "none", None)
+    assert [each.guarantee.covers(THREAT, release=each.release) for each in answers] == [False, True]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from reconrisk.bounds.mse.premises import KNOWS_PRIOR, UNSTATED, mse_guarantee
 from reconrisk.bounds.numerics.matrices import finite_array, nonnegative_eigenvalues, square_matrix
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.guarantee import Guarantee, Scope
+from reconrisk.core.guarantee import CoveredRelease, Guarantee, Scope
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.validation import check_nonnegative, check_positive, check_whole, invalid_input
@@ -88,6 +88,7 @@ def bayesian_mse_lower_bound(
         threat=KNOWS_PRIOR,
         reference=Reference("Theorem 3.2, corrected", "chen2025"),
         assumptions=(_PRIOR, _EXPECTED),
+        release=CoveredRelease.STATED_INFORMATION,
     )
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.bounds.mse.premises import KNOWS_THE_REST, UNSTATED, mse_guarantee
 from reconrisk.bounds.numerics.matrices import eigenvalue_error, finite_array, nonnegative_eigenvalues, square_matrix
-from reconrisk.core.guarantee import Guarantee, Scope
+from reconrisk.core.guarantee import CoveredRelease, Guarantee, Scope
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.validation import check_nonnegative, check_whole, invalid_input
@@ -107,6 +107,7 @@ def mse_lower_bound_from_fisher(
         threat=KNOWS_THE_REST,
         reference=Reference("Theorem 2", "guo2022"),
         assumptions=(*assumptions, _SINGULAR) if math.isinf(bound) else assumptions,
+        release=CoveredRelease.STATED_INFORMATION,
     )
 
 

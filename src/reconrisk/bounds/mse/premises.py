@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from reconrisk.bounds.numerics.matrices import finite_array
-from reconrisk.core.guarantee import Guarantee, Quantity, Scope
+from reconrisk.core.guarantee import IDEAL_NOISE, CoveredRelease, Guarantee, Quantity, Scope
 from reconrisk.core.mechanism import ApproximateDP, Mechanism
 from reconrisk.core.papers import Reference
 from reconrisk.core.threat import Controls, Knows, Sees, ThreatModel
@@ -124,6 +124,7 @@ def mse_guarantee(
     threat: ThreatModel,
     reference: Reference,
     assumptions: tuple[str, ...],
+    release: CoveredRelease = CoveredRelease.ANY,
 ) -> Guarantee:
     """Turn a lower bound on the mean squared error into a guarantee that never exceeds a constant guess.
 
@@ -138,7 +139,8 @@ def mse_guarantee(
         scope: Estimates that the bound covers.
         threat: Adversary that the bound covers.
         reference: Statement that proves the bound.
-        assumptions: Assumptions of the bound.
+        assumptions: Assumptions of the bound, without the one on the law of the noise, which is added.
+        release: Releases that the bound covers.
 
     Returns:
         The guarantee, rounded down.
@@ -167,5 +169,6 @@ def mse_guarantee(
         scope=scope,
         threat=threat,
         reference=reference,
-        assumptions=(*assumptions, *notes),
+        assumptions=(*assumptions, IDEAL_NOISE, *notes),
+        release=release,
     )

@@ -262,13 +262,17 @@ def _most_exposed(goal: Goal, evidence: Evidence) -> tuple[float, int]:
 
 def _compare_bound(answer: BoundResult, goal: Goal, evidence: Evidence, best: Outcome) -> Comparison:
     guarantee = answer.guarantee
-    if not guarantee.covers(evidence.threat):
+    if not guarantee.threat.covers(evidence.threat):
         return Comparison(guarantee, False, f"it does not cover {evidence.threat}")
+    if not guarantee.covers(evidence.threat, release=answer.release):
+        return Comparison(guarantee, False, f"it covers {guarantee.release.value}, which this audit does not examine")
     if not answer.is_about_targets or guarantee.quantity is not Quantity.SUCCESS_PROBABILITY:
         return Comparison(guarantee, False, answer.why)
     if not evidence.trials:
         return Comparison(guarantee, True, answer.why)
-    covered = [attack for attack in evidence.trials if guarantee.covers(evidence.threats[attack])]
+    covered = [
+        attack for attack in evidence.trials if guarantee.covers(evidence.threats[attack], release=answer.release)
+    ]
     if not covered:
         return Comparison(guarantee, False, "it does not cover the knowledge of the guesses, and nothing else was run")
     # Twice the level: only the lower end of the two-sided interval can contradict an upper bound.

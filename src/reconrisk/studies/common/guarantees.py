@@ -10,7 +10,7 @@ from reconrisk.accounting.phases import has_phases, phases_of
 from reconrisk.bounds.for_goal import BoundQuery, BoundResult, guarantees_for
 from reconrisk.bounds.prior_success import PriorSuccess
 from reconrisk.core.defense import Defense
-from reconrisk.core.guarantee import Guarantee
+from reconrisk.core.guarantee import CoveredRelease, Guarantee
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal
 from reconrisk.core.threat import ThreatModel
@@ -89,14 +89,17 @@ class GuaranteeFinder:
             if not isinstance(guarantee, Guarantee):
                 remedy = "Return a Guarantee or None from every function in guarantees."
                 raise invalid_input("guarantees(...)", guarantee, "to be a Guarantee or None", remedy)
-        answers = [BoundResult(guarantee, True, _STATED) for guarantee in stated]
+        answers = [BoundResult(guarantee, True, _STATED, _stated_release(guarantee)) for guarantee in stated]
         mechanism = None if defense is None else defense.mechanism
-        sources = [] if mechanism is None else [(mechanism, self.scope.of_defenses)]
+        is_exact = bool(getattr(defense, "exact_noise", False))  # defenses of plugins may lack the attribute
+        sources = [] if mechanism is None else [(mechanism, self.scope.of_defenses, is_exact)]
         # A private training may also be stated as `training`; equal mechanisms count once.
         runs = dict.fromkeys(each for each in (self.trained_with, self.training) if each is not None)
-        sources += [(run, self.scope.of_training) for run in runs]
-        for source, reason in sources:  # a reason says why these guarantees do not cover the attacked records
+        sources += [(run, self.scope.of_training, False) for run in runs]
+        for source, reason, exact in sources:  # a reason says why these guarantees do not cover the attacked records
             found = self._guarantees_from(source, goal)
+            if exact:
+                found = [replace(each, guarantee=each.guarantee.with_exact_noise()) for each in found]
             answers += [each if reason is None else BoundResult(each.guarantee, False, reason) for each in found]
         return tuple(answers)
 
@@ -127,3 +130,12 @@ class GuaranteeFinder:
         if not has_phases(mechanism) or all(phase.is_full_batch for phase in phases_of(mechanism)):
             return found
         return [replace(each, is_about_targets=False, why=_SAMPLED) for each in found]
+
+
+def _stated_release(guarantee: Guarantee) -> CoveredRelease:
+    """Return the kind of release that a caller vouches for by stating a guarantee for an audit.
+
+    The exact bound for the direction of a record is not accepted: no audited update is that release, and the directions
+    of the records of a data set are not uniform.
+    """
+    return CoveredRelease.ANY if guarantee.release is CoveredRelease.DIRECTION else guarantee.release

@@ -243,7 +243,7 @@ class SearchProblem:
                 for answer in answers
                 if answer.is_about_targets
                 and answer.guarantee.quantity is Quantity.SUCCESS_PROBABILITY
-                and answer.guarantee.covers(self.ensemble.threat)
+                and answer.guarantee.covers(self.ensemble.threat, release=answer.release)
             ]
             found.append(min(values, default=1.0))
         return tuple(found)
