@@ -178,6 +178,29 @@ def test_draws_without_replacement_never_miss_more_often_than_stated():
     assert limits[orders[0]] == pytest.approx((mean, mean), abs=1e-12)
 
 
+def capital_of_draws(shares, rate, population):
+    """Oracle: each bet is against the mean of the unseen ones; None where the claim is impossible."""
+    players, seen = np.array(AUDIT_PRIOR.weights), 0.0
+    for index, share in enumerate(shares):
+        mean = (population * rate - seen) / (population - index)
+        if mean >= 1:
+            return None
+        players = players * (1 + np.array(AUDIT_PRIOR.fractions) * (mean - share) / (1 - mean))
+        seen += share
+    return players.sum()
+
+
+@law
+@given(share_lists, st.integers(1, 20), st.floats(0.01, 0.99), levels)
+def test_limits_of_a_population_are_where_the_capital_of_the_players_reaches_its_goal(shares, unseen, rate, alpha):
+    population = len(shares) + unseen
+    high = rate_limits(shares, alpha=alpha, population=population)[1]
+    money = capital_of_draws(shares, rate, population)
+    possible = rate <= (sum(shares) + unseen) / population
+    if not math.isclose(rate, high, rel_tol=1e-9):
+        assert (not possible or money is None or money >= 1 / alpha) == (rate > high)
+
+
 @law
 @given(share_lists, levels)
 def test_a_huge_population_is_like_new_draws_and_a_small_one_says_more(shares, alpha):
@@ -193,6 +216,20 @@ def test_a_huge_population_is_like_new_draws_and_a_small_one_says_more(shares, a
 def test_one_attack_has_the_limits_of_its_counts():
     hits = np.arange(50) % 7 == 0
     assert best_rate_limits(hits[None], alpha=0.05) == pytest.approx(count_limits(8, 50, alpha=0.05), abs=1e-12)
+
+
+def test_half_of_the_capital_follows_the_attack_that_led_before_each_trial():
+    hits = (np.random.default_rng(6).random((3, 40)) < 0.5).astype(int)
+    low, leaders = best_rate_limits(hits, alpha=0.1)[0], []
+    for trial in range(40):
+        before = hits[:, :trial].sum(1)
+        leaders.append(hits[int(before.argmax()), trial])  # the first of equal ones
+
+    def evidence(rate):
+        spread = np.mean([math.exp(log_evidence_above(row.sum(), 40, rate)) for row in hits])
+        return (spread + math.exp(log_evidence_above(sum(leaders), 40, rate))) / 2
+
+    assert evidence(low * (1 - 1e-6)) > 10 > evidence(low * (1 + 1e-6))
 
 
 def test_the_upper_limit_of_the_best_attack_needs_no_correction():

@@ -16,6 +16,7 @@ from scipy.special import ndtr, ndtri
 
 from reconrisk.accounting.trade_off import epsilon_from_gaussian
 from reconrisk.core.errors import InvalidInput
+from reconrisk.statistics.betting import CANARY_PRIOR
 from reconrisk.statistics.privacy_lower_bounds import (
     accuracy_cap,
     best_one_run_mu,
@@ -272,6 +273,36 @@ def test_the_shape_free_bound_is_rarely_too_large_at_any_time():
             ways = math.factorial(8) / math.factorial(hits) / math.factorial(misses) / math.factorial(8 - hits - misses)
             above += (bound > epsilon) * ways * math.prod(chances[each] for each in results)
     assert 0 < above <= alpha
+
+
+def test_the_shape_free_bound_is_where_the_mean_capital_of_the_thresholds_reaches_its_goal():
+    rng, delta = np.random.default_rng(9), 0.02
+    truths = rng.random(300) < 0.5
+    scores = 3 * (truths - 0.5) + 2 * rng.normal(size=300)
+    bound = shape_free_epsilon(scores, truths, thresholds=(1.0, 4.0), delta=delta, alpha=0.1)
+
+    def capital(epsilon):
+        total, stakes = 0.0, np.array(CANARY_PRIOR.fractions)
+        for threshold in (1.0, 4.0):
+            players = np.array(CANARY_PRIOR.weights)
+            for score, truth in zip(scores, truths, strict=True):
+                gain = (1 if (score > 0) == truth else -math.exp(epsilon)) - delta
+                bet = gain / (math.exp(epsilon) + delta) if abs(score) >= threshold else -delta / (1 + delta)
+                players = players * (1 + stakes * bet)
+            total += players.sum() / 2
+        return total
+
+    assert bound > 0
+    assert capital(bound - 1e-6) > 10 > capital(bound + 1e-6)
+
+
+def test_a_fixed_number_of_runs_pays_for_each_threshold_and_both_ends():
+    scores, truths = randomized_response(np.random.default_rng(8), 500, 2.0)
+    right = int(((scores > 0) == truths).sum())
+    bound = shape_free_epsilon(scores, truths, thresholds=(0.5, 2.0), delta=0.01, alpha=0.05, anytime=False)
+    least = stats.binomtest(right, 500, alternative="greater").proportion_ci(1 - 0.05 / 4).low
+    most = stats.binomtest(500 - right, 500, alternative="less").proportion_ci(1 - 0.05 / 4).high
+    assert bound == pytest.approx(math.log((least - 0.01) / most), abs=1e-8)
 
 
 @pytest.mark.parametrize("anytime", [True, False])
