@@ -56,6 +56,11 @@ def test_the_mechanism_counts_every_step(change, steps):
     assert release(**change).mechanism == Repeated(Gaussian(2.0, 0.5), steps)
 
 
+def test_a_batch_with_the_record_twice_is_refused():
+    with pytest.raises(rr.InvalidInput, match=r"batches\[1\]=.*to hold the record once, not 2 times"):
+        release(steps=None, batches=[[0, 8], [8, 1, 8]])
+
+
 def test_plain_training_is_refused_and_there_is_no_derivative():
     with pytest.raises(rr.InvalidInput, match=r"Use rr\.releases\.TrainedModelRelease for training without noise"):
         release(private=None)

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian
+from reconrisk.releases.float_safe_noise import add_noise
 from reconrisk.releases.shadow import tiles as shadow_tiles
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.training import ShadowTraining
@@ -258,20 +259,22 @@ def test_an_unknown_start_is_drawn_for_each_model():
         torch.testing.assert_close(found[place], expected, rtol=0, atol=CLOSE)
 
 
-def clipped_by_torch(shadow, record, label, clip_norm, noises):
-    """Descent with momentum along the mean of clipped gradients, record by record, plus given noise."""
+def clipped_by_torch(shadow, record, label, private, stream):
+    """Descent with momentum along the noisy mean of clipped gradients, record by record; infinite ones are zero."""
     model = copy.deepcopy(shadow.model).to(record.dtype)
     inputs = torch.cat([shadow.fixed_inputs, record[None]])
     labels = torch.cat([shadow.fixed_labels, label[None]])
     velocity = 0.0
-    for noise in noises:
-        total = noise.clone()
+    for _ in range(shadow.step_count):
+        total = torch.zeros(shadow.size, dtype=record.dtype)
         for one in zip(inputs, labels, strict=True):
             model.zero_grad()
             shadow.loss_fn(model(one[0][None]), one[1][None]).backward()
             gradient = torch.cat([value.grad.flatten() for value in model.parameters()])
-            total += gradient * min(1.0, clip_norm / float(gradient.norm()))
-        velocity = 0.9 * velocity + total / len(inputs)
+            factor = min(1.0, private.clip_norm / max(float(gradient.norm()), 1e-300))
+            total += gradient * factor if bool(gradient.square().sum().isfinite()) else 0.0
+        noisy = add_noise(total.double() / len(inputs), private.noise_std / len(inputs), stream)
+        velocity = 0.9 * velocity + noisy
         row = nn.utils.parameters_to_vector(model.parameters()) - 0.2 * velocity
         nn.utils.vector_to_parameters(row.detach(), model.parameters())
     return nn.utils.parameters_to_vector(model.parameters()).detach()
@@ -283,10 +286,28 @@ def test_clipped_gradients_with_noise(model):
     shadow, (inputs, labels) = training(model(), private=private, steps=5), records(2, seed=7)
     found, seeds = shadow.train(inputs, labels, rng=rng(3)), shadow.seeds(2, rng(3))
     for place in range(2):
-        stream = rng(int(seeds[place]))
-        noises = [0.03 * torch.randn(shadow.size, generator=stream, dtype=DOUBLE) for _ in range(5)]
-        expected = clipped_by_torch(shadow, inputs[place], labels[place], 0.6, noises)
+        expected = clipped_by_torch(shadow, inputs[place], labels[place], private, rng(int(seeds[place])))
         torch.testing.assert_close(found[place], expected, rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("model", [perceptron, convolutional])
+@pytest.mark.parametrize("value", [1e200, 1e308])  # squares of gradients overflow, and for the second the units too
+def test_a_record_without_a_finite_gradient_contributes_nothing(model, value):
+    private = Gaussian(noise_multiplier=0.05, clip_norm=0.6)
+    shadow, (inputs, labels) = training(model(), private=private, steps=3), records(2, seed=7)
+    inputs[1] = value
+    found, seeds = shadow.train(inputs, labels, rng=rng(3)), shadow.seeds(2, rng(3))
+    for place in range(2):
+        expected = clipped_by_torch(shadow, inputs[place], labels[place], private, rng(int(seeds[place])))
+        torch.testing.assert_close(found[place], expected, rtol=0, atol=CLOSE)
+
+
+def test_private_training_in_single_precision_agrees_with_double_precision():
+    private = Gaussian(noise_multiplier=1e-9, clip_norm=0.6)
+    inputs, labels = records(2, seed=7)
+    shadow = training(private=private, steps=5)
+    double, single = (shadow.train(given, labels, rng=rng()) for given in (inputs, inputs.float()))
+    torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)  # 5 steps of values below 1
 
 
 def test_noise_has_the_stated_deviation_and_differs_between_models():

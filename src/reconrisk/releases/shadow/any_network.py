@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.mechanism import Gaussian
+from reconrisk.releases.float_safe_noise import add_noise, clip_rows
 from reconrisk.releases.model_state import LossFunction, call_module
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.optimizers import is_elementwise, make_updater
 from reconrisk.releases.training.optimizers import UpdateRule
 from reconrisk.releases.training.trained_model import TrainingMap
 from reconrisk.releases.training.unrolled import Named, recorded_gradient, treats_records_apart
-from reconrisk.releases.updates.clipping import HardClip
 
 _SMALL_STEP = 2e6  # records times parameters below which most of a step is overhead, which vectorising shares
 _STACKED = 32  # models that are vectorised together, which limits memory
@@ -180,7 +180,7 @@ def _loss(recipe: ShadowRecipe, values: Named, record: Tensor, label: Tensor, ro
 def _train_clipped(
     recipe: ShadowRecipe, private: Gaussian, values: Named, record: Tensor, label: Tensor, stream: torch.Generator
 ) -> Named:
-    """Train one model with gradients that are clipped per record, with noise."""
+    """Train one model with gradients that are clipped and added in float64, with exactly rounded noise."""
     inputs = torch.cat([recipe.fixed_inputs.to(record.dtype), record])
     labels = torch.cat([recipe.fixed_labels.to(label.dtype), label])
     values = {name: value.clone() for name, value in values.items()}
@@ -190,19 +190,20 @@ def _train_clipped(
     )
     for rows in recipe.orders([stream]):
         chosen = torch.arange(len(inputs)) if rows is None else rows.flatten()
-        total = torch.zeros(size, dtype=record.dtype)
+        total = torch.zeros(size, dtype=torch.float64)
+        one = {name: value[0] for name, value in values.items()}
         for part in chosen.split(_RECORDS):
-            one = {name: value[0] for name, value in values.items()}
-            total += _clipped_sum(recipe, HardClip(private.clip_norm), one, inputs[part], labels[part])
-        # Noise is added to the sum of clipped gradients, before the division by the batch size.
-        total += private.noise_std * torch.randn(size, generator=stream, dtype=record.dtype)
-        pieces = (total / len(chosen)).split([value.numel() for value in values.values()])
+            gradients = _record_gradients(recipe, one, inputs[part], labels[part])
+            total += clip_rows(gradients, private.clip_norm, records=len(chosen)).sum(0)
+        # Noise for the mean: the same lattice as that of dense networks
+        noisy = add_noise(total / len(chosen), private.noise_std / len(chosen), stream).to(record.dtype)
+        pieces = noisy.split([value.numel() for value in values.values()])
         update([piece.view_as(value).clone() for piece, value in zip(pieces, values.values(), strict=True)])
     return values
 
 
-def _clipped_sum(recipe: ShadowRecipe, clip: HardClip, values: Named, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the sum of clipped gradients, vectorised over records if that agrees with plain autograd on the first."""
+def _record_gradients(recipe: ShadowRecipe, values: Named, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Return one gradient per record, vectorised over records if that agrees with plain autograd on the first."""
 
     def loss(one: Named, record: Tensor, label: Tensor) -> Tensor:
         return recipe.loss_fn(call_module(recipe.model, one, record[None]), label[None])
@@ -218,7 +219,7 @@ def _clipped_sum(recipe: ShadowRecipe, clip: HardClip, values: Named, inputs: Te
         gradients = torch.zeros(0, 0)
     if not len(gradients) or not _is_close(gradients[0], plain(inputs[0], labels[0])):
         gradients = torch.stack([plain(*one) for one in zip(inputs, labels, strict=True)])
-    return (gradients * clip.factor(gradients.norm(dim=1))[:, None]).sum(0)
+    return gradients
 
 
 def _is_close(found: Tensor, plain: Tensor) -> bool:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from reconrisk.core.mechanism import Gaussian
+from reconrisk.releases.float_safe_noise import add_noise, clip_limit
 from reconrisk.releases.shadow.optimizers import make_updater
 from reconrisk.releases.training.optimizers import UpdateRule
 from reconrisk.releases.updates.clipping import HardClip
@@ -314,6 +315,11 @@ class Layout:
     order: Tensor
     used: int
 
+    @property
+    def size(self) -> int:
+        """Number of parameters: the length of a row."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes)
+
     def pack(self, rows: Tensor) -> list[Tensor]:
         """Return rows of flat parameters (n, p) as the tensors that training changes, first layer first.
 
@@ -364,6 +370,9 @@ class Layout:
 @dataclass(frozen=True, eq=False)
 class DenseEngine:
     """Gradient steps of all models of one dense architecture.
+
+    In float64, clipping leaves a margin for rounding and the noise is rounded exactly, so that the guarantee of
+    ``private`` holds. In float32 training is about twice as fast and only simulates the mechanism.
 
     Attributes:
         layout: Order of the parameters.
@@ -480,19 +489,36 @@ class DenseEngine:
         records: Records,
         targets: Targets,
     ) -> None:
-        """Scale each record's part of the gradient, an outer product in every layer, to the clipping norm."""
+        """Scale each record's part of the gradient, an outer product in every layer, to the clipping norm.
+
+        A record whose gradient is not finite contributes zero, since NaN in a model would identify it.
+        """
         # |delta a^T|^2 = |delta|^2 |a|^2 per layer and record; the first bias is a column of the inputs.
         squares = deltas[0].square().sum(1) * records.input_squares(targets)
         for place in range(1, len(deltas)):
             bias = int(self.layout.layers[place].bias is not None)  # a bias is the weight of a constant input 1
             squares += deltas[place].square().sum(1) * (units[place - 1].square().sum(1) + bias)
-        factors = HardClip(private.clip_norm).factor(squares.sqrt_()) * records.weights
+        norm = private.clip_norm
+        if squares.dtype == torch.float64:
+            norm = clip_limit(norm, self.layout.size, records=records.count)
+        factors = HardClip(norm).factor(squares.sqrt_()) * records.weights
+        lost = ~squares.isfinite()[:, None]
         for delta in deltas:
             delta.mul_(factors[:, None])
+        if bool(lost.any()):
+            for tensor in (*deltas, *units):  # zero times an infinite unit would be NaN
+                tensor.masked_fill_(lost, 0.0)
 
     def _add_noise(self, std: float, gradients: Sequence[Tensor], streams: Sequence[torch.Generator]) -> None:
         """Add noise to each model from its own stream, so that no model depends on the others trained with it."""
-        dtype, size = gradients[0].dtype, sum(value[0].numel() for value in gradients)
+        dtype, size = gradients[0].dtype, self.layout.size
+        if dtype == torch.float64:
+            rows = gradients[0].new_empty(len(streams), size)
+            self.layout.flatten_into(gradients, out=rows)
+            noisy = torch.stack([add_noise(row, std, stream) for row, stream in zip(rows, streams, strict=True)])
+            for gradient, value in zip(gradients, self.layout.pack(noisy), strict=True):
+                gradient.copy_(value)
+            return
         noise = torch.stack([torch.randn(size, generator=stream, dtype=dtype) for stream in streams])
         for gradient, value in zip(gradients, self.layout.pack(noise), strict=True):
             gradient.add_(value, alpha=std)

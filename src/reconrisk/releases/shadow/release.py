@@ -11,6 +11,7 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.mechanism import Gaussian, Repeated
 from reconrisk.core.validation import invalid_input
 from reconrisk.releases.release import Linearized, Release, check_records
+from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.training import ShadowTraining
 
 _NO_NOISE = 1e-12  # a noise multiplier below rounding: a Gaussian mechanism must have one above zero
@@ -50,7 +51,7 @@ class PrivateModelRelease(Release):
 
     Assumes: only the noise is random; order and start are known.
     Guarantee: the same for the same seed. ``mechanism`` composes one Gaussian mechanism per step, which is valid for
-    any known batches.
+    any known batches. Training is in float64 with exactly rounded noise, whatever the precision of the record.
     Edge cases: there is no derivative. For training without ``private`` use ``TrainedModelRelease``.
     Reference: sections II and VII, balle2022.
 
@@ -76,6 +77,18 @@ class PrivateModelRelease(Release):
                 "Use rr.releases.TrainedModelRelease for training without noise.",
             )
         self.training.check(self.inputs, self.labels)
+        self._check_batches()
+
+    def _check_batches(self) -> None:
+        """Raise InvalidInput if a batch holds the record twice: its contribution is then twice the clipping norm."""
+        batches, target = self.training.batches, len(self.training.fixed_inputs)
+        if batches is None or isinstance(batches, RandomBatches):
+            return
+        for step, rows in enumerate(batches):
+            times = int((torch.as_tensor(rows) == target).sum())
+            if times > 1:
+                remedy = f"Keep row {target} at most once in each batch: the mechanism counts it once."
+                raise invalid_input(f"batches[{step}]", rows, f"to hold the record once, not {times} times", remedy)
 
     @property
     def forward(self) -> PrivateTrainingMap:
@@ -102,7 +115,8 @@ class PrivateModelRelease(Release):
     def value(self) -> dict[str, Tensor]:
         """Return the trained model by parameter name."""
         rng = torch.Generator().manual_seed(self.seed)
-        return self.training.unflatten(self.training.train(self.inputs, self.labels, rng=rng)[0])
+        trained = self.training.train(self.inputs.double(), self.labels, rng=rng)[0]
+        return self.training.unflatten(trained.to(self.inputs.dtype))
 
     def template(self) -> dict[str, Tensor]:
         """Return tensors in the shapes of the model, without training."""

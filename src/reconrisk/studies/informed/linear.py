@@ -30,6 +30,7 @@ from reconrisk.releases.fitted_estimators.estimators import (
     read_estimator,
 )
 from reconrisk.releases.fitted_estimators.objective import Family
+from reconrisk.releases.float_safe_noise import add_noise
 from reconrisk.studies.informed.result import AttackDescription, Finding, RebuiltInformed, informed_result
 from reconrisk.studies.informed.split import InformedSplit, informed_split, linear_bound
 
@@ -295,9 +296,9 @@ class _LinearRun:
         if self.noise_std is not None:
             fitted = copy.deepcopy(fitted)
             for name in ("coef_", "intercept_"):
-                value = getattr(fitted, name)
-                drawn = torch.randn(np.shape(value), generator=self.rng, dtype=torch.float64).numpy()
-                setattr(fitted, name, value + self.noise_std * drawn)
+                value = torch.as_tensor(getattr(fitted, name), dtype=torch.float64)
+                noisy = add_noise(value, self.noise_std, self.rng).numpy()
+                setattr(fitted, name, noisy if value.ndim else float(noisy))
         return fitted
 
     def _blank_estimator(self, records: float) -> Any:

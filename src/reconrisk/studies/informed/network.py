@@ -22,6 +22,7 @@ from reconrisk.core.reconstruction import AttackReport, Cost, Ending
 from reconrisk.core.threat import Knows, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
+from reconrisk.releases.float_safe_noise import add_noise
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.releases.release import rows_among
 from reconrisk.releases.shadow.training import ShadowTraining
@@ -231,7 +232,7 @@ class _NetworkRun:
         if not bool(victims.isfinite().all()):
             raise InvalidInput("Expected training to end in finite weights, but it diverged. Lower the learning rate.")
         if self.noise_std is not None:
-            victims = victims + self.noise_std * torch.randn(victims.shape, generator=self.rng)
+            victims = add_noise(victims.double(), self.noise_std, self.rng).to(victims)
         return self._attack_models(training, victims, range(len(rows)), 0)
 
     def attack_released_model(self, released: Mapping[str, Tensor]) -> tuple[list[Finding], list[AttackReport]]:
