@@ -1,4 +1,5 @@
 import importlib.metadata
+import math
 import os
 import shlex
 import subprocess
@@ -99,6 +100,17 @@ def test_doctor_fails_when_the_self_check_does(monkeypatch):
     result = run("doctor")
     assert result.exit_code == 1
     assert "FAILED" in result.output
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [("largest_function_error", 4.5), ("largest_function_error", math.inf), ("count_random_bits", 53)],
+)
+def test_doctor_fails_where_the_proof_does_not_cover_the_noise(monkeypatch, function, value):
+    monkeypatch.setattr(f"reconrisk.releases.float_safe_noise.{function}", lambda: value)
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "do not rely on guarantees of noise that it adds" in " ".join(result.output.split())
 
 
 PROGRAM = "import sys; from reconrisk.cli import main; sys.argv = ['reconrisk', *sys.argv[1:]]; main()"

@@ -169,3 +169,31 @@ def test_the_margin_is_the_one_of_the_proof():
     assert margin == pytest.approx(2 * (10**9 + 16) * 2.0**-53, rel=1e-6)
     with pytest.raises(InvalidInput, match="records"):
         noise.clip_limit(1.0, 10, records=10**7)
+
+
+@pytest.mark.parametrize("name", ["log", "cos", "sin"])
+@pytest.mark.parametrize("where", [slice(None), slice(-1, None)])  # the last value takes another path than full vectors
+def test_a_function_that_errs_is_noticed(name, where, monkeypatch):
+    assert 0.4 < noise.largest_function_error(4001) < 1.5  # rounding alone errs by half a unit
+    right = getattr(torch.Tensor, name)
+
+    def wrong(self):
+        values = right(self)
+        for _ in range(5):
+            values[where] = torch.nextafter(values[where], torch.full_like(values[where], 2.0))
+        return values
+
+    monkeypatch.setattr(torch.Tensor, name, wrong)
+    assert 4.4 < noise.largest_function_error(4001) < 11.5  # below a power of two a step is half as long
+
+
+def test_values_that_are_not_finite_are_noticed(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "log", lambda self: torch.full_like(self, torch.nan))
+    assert noise.largest_function_error(101) == math.inf
+
+
+def test_missing_bits_are_noticed(monkeypatch):
+    right = noise._SeededBits.words
+    assert noise.count_random_bits() == 63
+    monkeypatch.setattr(noise._SeededBits, "words", lambda self, count: right(self, count) >> 10)
+    assert noise.count_random_bits() == 53

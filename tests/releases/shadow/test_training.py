@@ -302,12 +302,17 @@ def test_a_record_without_a_finite_gradient_contributes_nothing(model, value):
         torch.testing.assert_close(found[place], expected, rtol=0, atol=CLOSE)
 
 
-def test_private_training_in_single_precision_agrees_with_double_precision():
+@pytest.mark.parametrize("model", [perceptron, convolutional])
+def test_private_training_in_single_precision_agrees_with_double_precision(model):
     private = Gaussian(noise_multiplier=1e-9, clip_norm=0.6)
     inputs, labels = records(2, seed=7)
-    shadow = training(private=private, steps=5)
+    shadow = training(model(), private=private, steps=5)
     double, single = (shadow.train(given, labels, rng=rng()) for given in (inputs, inputs.float()))
     torch.testing.assert_close(single.double(), double, rtol=0, atol=1e-5)  # 5 steps of values below 1
+    inputs[1] = 1e30  # squares of gradients overflow
+    lost = shadow.train(inputs.float(), labels, rng=rng())
+    assert torch.equal(lost[0], single[0])
+    assert bool(lost[1].isfinite().all())
 
 
 def test_noise_has_the_stated_deviation_and_differs_between_models():

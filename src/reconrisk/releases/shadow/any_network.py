@@ -23,6 +23,7 @@ from reconrisk.releases.shadow.optimizers import is_elementwise, make_updater
 from reconrisk.releases.training.optimizers import UpdateRule
 from reconrisk.releases.training.trained_model import TrainingMap
 from reconrisk.releases.training.unrolled import Named, recorded_gradient, treats_records_apart
+from reconrisk.releases.updates.clipping import HardClip
 
 _SMALL_STEP = 2e6  # records times parameters below which most of a step is overhead, which vectorising shares
 _STACKED = 32  # models that are vectorised together, which limits memory
@@ -180,7 +181,7 @@ def _loss(recipe: ShadowRecipe, values: Named, record: Tensor, label: Tensor, ro
 def _train_clipped(
     recipe: ShadowRecipe, private: Gaussian, values: Named, record: Tensor, label: Tensor, stream: torch.Generator
 ) -> Named:
-    """Train one model with gradients that are clipped and added in float64, with exactly rounded noise."""
+    """Train one model with gradients that are clipped per record, with noise: exactly rounded in float64."""
     inputs = torch.cat([recipe.fixed_inputs.to(record.dtype), record])
     labels = torch.cat([recipe.fixed_labels.to(label.dtype), label])
     values = {name: value.clone() for name, value in values.items()}
@@ -190,14 +191,17 @@ def _train_clipped(
     )
     for rows in recipe.orders([stream]):
         chosen = torch.arange(len(inputs)) if rows is None else rows.flatten()
-        total = torch.zeros(size, dtype=torch.float64)
+        total = torch.zeros(size, dtype=record.dtype)
         one = {name: value[0] for name, value in values.items()}
         for part in chosen.split(_RECORDS):
             gradients = _record_gradients(recipe, one, inputs[part], labels[part])
-            total += clip_rows(gradients, private.clip_norm, records=len(chosen)).sum(0)
-        # Noise for the mean: the same lattice as that of dense networks
-        noisy = add_noise(total / len(chosen), private.noise_std / len(chosen), stream).to(record.dtype)
-        pieces = noisy.split([value.numel() for value in values.values()])
+            total += _clipped_sum(gradients, private.clip_norm, len(chosen))
+        mean, std = total / len(chosen), private.noise_std / len(chosen)
+        if mean.dtype == torch.float64:
+            mean = add_noise(mean, std, stream)
+        else:
+            mean += std * torch.randn(size, generator=stream, dtype=mean.dtype)
+        pieces = mean.split([value.numel() for value in values.values()])
         update([piece.view_as(value).clone() for piece, value in zip(pieces, values.values(), strict=True)])
     return values
 
@@ -220,6 +224,16 @@ def _record_gradients(recipe: ShadowRecipe, values: Named, inputs: Tensor, label
     if not len(gradients) or not _is_close(gradients[0], plain(inputs[0], labels[0])):
         gradients = torch.stack([plain(*one) for one in zip(inputs, labels, strict=True)])
     return gradients
+
+
+def _clipped_sum(gradients: Tensor, clip_norm: float, records: int) -> Tensor:
+    """Return the sum of clipped gradients; those that are not finite count as zero. In float64 it has a margin."""
+    if gradients.dtype == torch.float64:
+        return clip_rows(gradients, clip_norm, records=records).sum(0)
+    norms = gradients.norm(dim=1)
+    if not bool((finite := norms.isfinite()).all()):
+        gradients, norms = gradients[finite], norms[finite]
+    return HardClip(clip_norm).factor(norms) @ gradients
 
 
 def _is_close(found: Tensor, plain: Tensor) -> bool:

@@ -77,8 +77,8 @@ class ShadowTraining:
     Guarantee: the result equals that of a loop over models up to rounding, and the randomness of a model depends on its
     position alone. Dense networks with cross-entropy or squared loss are trained as products of large matrices. Others
     are vectorised if their steps are small and this is verified, else trained one by one. Precision is that of the
-    targets. The guarantee of ``private`` holds for targets in float64: their noise is rounded exactly. Dense networks
-    in float32 are trained about twice as fast, as simulations. A record whose gradient is not finite contributes zero.
+    targets. The guarantee of ``private`` holds for targets in float64: their noise is rounded exactly. In float32
+    training is two to three times as fast, as a simulation. A record whose gradient is not finite contributes zero.
     Edge cases: labels of floating point are probabilities under cross-entropy. For batch norm the rows hold weights and
     biases only.
     Reference: section V, balle2022, whose setting is the default ``optimizer`` with ``steps=100``.
