@@ -34,8 +34,19 @@ _VALUES_AT_ONCE = 2**24  # gradient values held at a time: 128 MB in double prec
 _AGREEMENT = 1e-3  # relative difference between vectorised and single gradients that rounding may cause
 
 
-def _read_trajectory(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Return the parameters of each iterate in the order of the model; at least two iterates."""
+def read_trajectory(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """Return the parameters of each iterate in the order of the model.
+
+    Args:
+        model: Model that was trained.
+        trajectory: Parameters before the first step and after each step, by name.
+
+    Returns:
+        The parameters alone.
+
+    Raises:
+        InvalidInput: If there are fewer than two iterates, a parameter is missing, or a value is not finite.
+    """
     names = [name for name, _ in model.named_parameters()]
     if len(trajectory) < 2:
         remedy = "Pass the parameters before the first step and after each step."
@@ -56,8 +67,15 @@ def _read_trajectory(model: nn.Module, trajectory: Sequence[Mapping[str, Tensor]
     return steps
 
 
-def _flat_vector(values: Mapping[str, Tensor]) -> Tensor:
-    """Concatenate all values in double precision."""
+def flat_vector(values: Mapping[str, Tensor]) -> Tensor:
+    """Concatenate all values in double precision.
+
+    Args:
+        values: Tensors by name.
+
+    Returns:
+        One vector, in the order of the names.
+    """
     return torch.cat([value.reshape(-1).double() for value in values.values()])
 
 
@@ -103,7 +121,7 @@ def clipped_gradients(
 
     def loop_gradients(rows: Tensor, targets: Tensor) -> Tensor:
         return torch.stack(
-            [_flat_vector(gradient(point, row, target)) for row, target in zip(rows, targets, strict=True)]
+            [flat_vector(gradient(point, row, target)) for row, target in zip(rows, targets, strict=True)]
         )
 
     def batch_gradients(rows: Tensor, targets: Tensor) -> Tensor:
@@ -369,10 +387,10 @@ def match_candidates(
     0
     """
     begun = time.monotonic()
-    steps = _read_trajectory(model, trajectory)
+    steps = read_trajectory(model, trajectory)
     _check_records(model, loss_fn, candidates, candidate_labels, known_inputs, known_labels)
     rate, clip_norm = settings.sampling_probability, settings.clip_norm
-    who = _check_participation(settings.participation, len(steps) - 1, len(known_inputs), rate)
+    who = check_participation(settings.participation, len(steps) - 1, len(known_inputs), rate)
     if settings.batch_size is None and rate < 1:
         remedy = "Pass the divisor of the sums, under sampling usually the expected batch: records times probability."
         raise invalid_input("batch_size", None, "to be given under sampling", remedy)
@@ -384,7 +402,7 @@ def match_candidates(
     for step, (before, after) in enumerate(itertools.pairwise(steps)):
         known = clipped_gradients(model, loss_fn, before, known_inputs[who[step]], known_labels[who[step]], clip_norm)
         own = clipped_gradients(model, loss_fn, before, candidates, candidate_labels, clip_norm)
-        residual = scale * (_flat_vector(before) - _flat_vector(after)) - known.sum(0)
+        residual = scale * (flat_vector(before) - flat_vector(after)) - known.sum(0)
         exponents = _step_log_ratios(residual[None], own[None], std)[0]
         ratios += _mix_over_sampling(exponents, rate)
         # a candidate that did not enter the step leaves the residual unchanged
@@ -392,10 +410,10 @@ def match_candidates(
         left += (residual / std).square().sum() - 2 * (exponents if rate == 1 else exponents.clamp(min=0))
         # rounding of the iterates and of the gradients shifts the noisy sum
         unit = _ROUNDINGS * max(torch.finfo(value.dtype).eps for value in before.values())
-        norms = _flat_vector(before).norm() + _flat_vector(after).norm()
+        norms = flat_vector(before).norm() + flat_vector(after).norm()
         rounded += float(unit * (scale * norms + (len(known) + 1) * clip_norm)) ** 2
     index, posterior, masses = most_likely_candidate(ratios, candidates, prior=prior, mse=mse)
-    status = _status(float(left.min()), len(_flat_vector(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
+    status = _status(float(left.min()), len(flat_vector(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
     mass = 0.0 if status is not None else float(masses[index].clamp(max=1.0))
     named = Status(Ending.CONVERGED, f"posterior mass {mass:.3g} around one of {len(candidates)} candidates")
     account = AttackReport(
@@ -458,8 +476,21 @@ def _check_classes(name: str, model: nn.Module, loss_fn: LossFunction, inputs: T
                 raise invalid_input(f"{name}[{row}]", int(labels[row]), f"to be a class from 0 to {last}") from error
 
 
-def _check_participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
-    """Return the known records that entered each step, (steps, known), by default all."""
+def check_participation(given: Tensor | None, steps: int, known: int, rate: float) -> Tensor:
+    """Return the known records that entered each step.
+
+    Args:
+        given: Participation (steps, known records); None for all records in each step.
+        steps: Number of steps.
+        known: Number of known records.
+        rate: Sampling probability.
+
+    Returns:
+        Participation as booleans.
+
+    Raises:
+        InvalidInput: If the shape is wrong, or it is missing under sampling.
+    """
     if given is None:
         if rate < 1:
             remedy = "Pass the known records that entered each step; the likelihood depends on them."

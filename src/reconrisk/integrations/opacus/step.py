@@ -109,7 +109,7 @@ def read_sampling(data_loader: Any) -> LoaderSampling:
         MissingExtra: If Opacus is not installed.
         InvalidInput: If the loader neither draws Poisson samples nor shuffles.
     """
-    _check_installed("FisherAccountant.attach")
+    check_installed("FisherAccountant.attach")
     from opacus.utils.batch_memory_manager import BatchSplittingSampler
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
     from torch.utils.data import BatchSampler, RandomSampler
@@ -142,7 +142,7 @@ def check_optimizer(optimizer: Any, model: nn.Module, purpose: str = "FisherAcco
         MissingExtra: If Opacus is not installed.
         InvalidInput: If the optimizer is of another kind, adds no noise, or trains other parameters.
     """
-    _check_installed(purpose)
+    check_installed(purpose)
     from opacus.optimizers import DPOptimizer
 
     from reconrisk.integrations.opacus.noise_optimizer import ParameterNoiseOptimizer
@@ -250,8 +250,15 @@ def read_step(optimizer: Any, sampling: LoaderSampling) -> OpacusStep:
     return OpacusStep(float(optimizer.noise_multiplier), float(optimizer.max_grad_norm), rate, sampling.poisson)
 
 
-def _check_installed(purpose: str) -> None:
-    """Raise MissingExtra if Opacus is not installed."""
+def check_installed(purpose: str) -> None:
+    """Check that Opacus is installed.
+
+    Args:
+        purpose: Name of the function that needs it, for the message.
+
+    Raises:
+        MissingExtra: If it is not.
+    """
     try:
         import opacus  # noqa: F401 - checks that it is installed
     except ImportError as error:
