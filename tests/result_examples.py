@@ -55,7 +55,10 @@ def _measured() -> list[Result]:
     informed = rr.rebuild_informed_linear("logistic", data, [4, 5], rng=_rng())
     leakage = rr.leakage(model, data.subset(range(3)), noise_multiplier=0.5, clip_norm=1.0, rng=_rng())
     comparison = compare(audit, example_result(name="x"))
-    return [audit, comparison, rebuilt, rebuilt.report, informed, informed.report, leakage]
+    verdict = rr.verify_mechanism(
+        rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), releases=3, rng=_rng()
+    )
+    return [audit, comparison, rebuilt, rebuilt.report, informed, informed.report, leakage, verdict]
 
 
 def _accounted() -> list[Result]:

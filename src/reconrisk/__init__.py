@@ -2,7 +2,7 @@
 
 Folders from the lowest layer up: ``core/`` (shared types); ``accounting/``, ``statistics/``, ``releases/`` and
 ``priors/``; ``attacks/``, ``defenses/``, ``bounds/``, ``metrics/``, ``data/`` and ``models/``; ``reports/``;
-``studies/``, ``testing/`` and ``integrations/``; ``cli/``. To follow one audit, read ``core/observation.py``,
+``integrations/``; ``studies/`` and ``testing/``; ``cli/``. To follow one audit, read ``core/observation.py``,
 ``releases/release.py``, ``attacks/matching/loop.py``, ``bounds/success.py`` and ``studies/audit/run.py``.
 
 The stub ``__init__.pyi`` lists the public names. Type checkers read it, and the package imports each name from it on

@@ -56,5 +56,6 @@ from .studies.recommend.recommend import RecommendOptions as RecommendOptions
 from .studies.recommend.recommend import recommend_defense as recommend_defense
 from .studies.tradeoff.tradeoff import TradeoffOptions as TradeoffOptions
 from .studies.tradeoff.tradeoff import tradeoff as tradeoff
+from .studies.verify_mechanism.verify import verify_mechanism as verify_mechanism
 
 __version__: str

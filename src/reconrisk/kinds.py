@@ -41,6 +41,7 @@ _TAGS: Mapping[str, tuple[str, ...]] = {
     "studies.rebuild.report": ("metric-scores", "misfit", "rebuild-report", "rebuilt-column"),
     "studies.recommend.result": ("defense-option", "recommendation", "training-cost"),
     "studies.tradeoff.result": ("attack-score", "dominance", "tradeoff-cell", "tradeoff-result", "tradeoff-row"),
+    "studies.verify_mechanism.result": ("mechanism-test", "mechanism-verdict"),
 }
 
 HOMES: Mapping[str, str] = {tag: f"reconrisk.{module}" for module, tags in _TAGS.items() for tag in tags}

@@ -13,6 +13,7 @@ from reconrisk.studies.prior_value.result import LeakageOverPrior
 from reconrisk.studies.rebuild.updates import Rebuilt
 from reconrisk.studies.recommend.result import Recommendation
 from reconrisk.studies.tradeoff.result import TradeoffResult
+from reconrisk.studies.verify_mechanism.result import MechanismVerdict
 
 __all__ = [
     "AuditComparison",
@@ -21,6 +22,7 @@ __all__ = [
     "InformedReport",
     "LeakageOverPrior",
     "LeakageReport",
+    "MechanismVerdict",
     "Rebuilt",
     "RebuiltInformed",
     "Recommendation",

@@ -25,6 +25,7 @@ COMMANDS = (
     "risk",
     "calibrate",
     "leakage",
+    "verify-mechanism",
     "tradeoff",
     "train-prior",
     "runs",

@@ -21,6 +21,7 @@ from reconrisk.cli.risk import risk
 from reconrisk.cli.store import compare, export, runs, show
 from reconrisk.cli.tradeoff import tradeoff
 from reconrisk.cli.train_prior import train_prior
+from reconrisk.cli.verify_mechanism import verify_mechanism
 from reconrisk.core import VERSION
 
 app = typer.Typer(
@@ -56,6 +57,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     risk: "reconrisk risk --noise-multiplier 1 --steps 500 --dimension 3072 --norm 20 --psnr 20 --candidates 1000",
     calibrate: "reconrisk calibrate --steps 500 --candidates 1000 --identification 0.01",
     leakage: "reconrisk leakage --model lenet --weights w.safetensors --data mnist --noise-multiplier 1 --clip-norm 1",
+    verify_mechanism: "reconrisk verify-mechanism --defense 'clip_and_noise(noise_multiplier=1, clip_norm=1)'",
     tradeoff: "reconrisk tradeoff --model lenet --data digits --defense 'gaussian_noise:0.01,0.1'",
     train_prior: "reconrisk train-prior --data mnist-full --split train --kind gan --out my-prior",
     runs: "reconrisk runs trials.db",

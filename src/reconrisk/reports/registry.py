@@ -34,6 +34,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "leakage-over-prior": {},
     "leakage-report": {},
     "leakage-summary": {},
+    "mechanism-verdict": {},
     "prior-success": {},
     "rebuild-report": {},
     "rebuilt": {
