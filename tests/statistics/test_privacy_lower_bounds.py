@@ -29,6 +29,7 @@ from reconrisk.statistics.privacy_lower_bounds import (
     one_run_epsilon,
     one_run_mu,
     one_run_p_value,
+    one_run_trade_off_p_value,
     one_run_trade_off_rejected,
     shape_free_epsilon,
     symmetric_envelope,
@@ -152,6 +153,14 @@ def test_all_mu_below_the_bound_of_one_run_are_rejected_and_all_above_are_not(co
     for mu in np.linspace(0, 3 * bound, 61):
         if not bound - 0.03 < mu < bound + 1e-6:  # the test of a function rounds it down
             assert one_run_trade_off_rejected(*counts, gaussian_trade_off(mu)) == (mu < bound)
+
+
+@pytest.mark.parametrize("counts", [(100, 20, 18), (300, 300, 220), (1000, 50, 40), (20, 4, 0)])
+def test_the_p_value_of_a_trade_off_is_the_smallest_level_that_rejects_it(counts):
+    trade_off = gaussian_trade_off(0.2)
+    p_value = one_run_trade_off_p_value(*counts, trade_off)
+    for level in (0.5, 0.05, 1e-3, 1e-6, p_value * 0.999, min(p_value * 1.001, 0.999)):
+        assert one_run_trade_off_rejected(*counts, trade_off, alpha=level) == (p_value <= level)
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 4.0])

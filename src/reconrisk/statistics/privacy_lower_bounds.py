@@ -391,6 +391,35 @@ def one_run_trade_off_rejected(
     return _rejects_run(counts, lambda power: envelope(1 - power), check_level(alpha))
 
 
+def one_run_trade_off_p_value(canaries: int, guesses: int, right: int, trade_off: TradeOff) -> float:
+    """Smallest level at which :func:`one_run_trade_off_rejected` rejects a claimed trade-off function, rounded up.
+
+    Args:
+        canaries: Number of canaries; each takes part by its own fair coin.
+        guesses: Number of guesses, fixed in advance.
+        right: Number of right guesses.
+        trade_off: Claimed trade-off function, convex; it need not be symmetric.
+
+    Returns:
+        The p-value of one run. :func:`log_evidence_from_p_values` turns those of several runs into evidence.
+
+    Raises:
+        InvalidInput: If ``right <= guesses <= canaries`` does not hold.
+
+    Edge cases: 1 if no level below one rejects; 1e-300 if all levels do.
+
+    >>> round(one_run_trade_off_p_value(1000, 100, 90, lambda a: float(ndtr(-ndtri(a) - 0.5))), 4)
+    0.0128
+    """
+    counts, envelope = _check_guesses(canaries, guesses, right), symmetric_envelope(trade_off)
+
+    def rejects(log_level: float) -> bool:
+        return _rejects_run(counts, lambda power: envelope(1 - power), math.exp(log_level))
+
+    lowest = math.log(1e-300)
+    return min(1.0, math.exp(shrink_bracket(rejects, kept=lowest, excluded=0.0, width=_WIDTH)[1]) * (1 + _SLACK))
+
+
 def symmetric_envelope(trade_off: TradeOff) -> TradeOff:
     """Largest convex symmetric function below a trade-off function, from points and rounded down.
 
