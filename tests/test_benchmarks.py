@@ -1,10 +1,14 @@
+import ast
 import importlib
 import json
 import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import frame
+from benchmarks import attack_over_bound, frame
+from reconrisk.bounds import success
 
 
 def test_measuring_returns_positive_time():
@@ -50,3 +54,52 @@ def test_contenders_of_the_nearest_neighbours_agree():
     contenders = importlib.import_module("benchmarks.nearest_neighbours").CONTENDERS
     results = [contenders[name]()() for name in ("reconrisk", "torch.cdist")]
     assert results[0] == pytest.approx(results[1], rel=1e-4)
+
+
+def functions_that_return_a_guarantee():
+    source = Path(success.__file__).parents[1]
+    texts = (path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
+    return {
+        node.name
+        for text in texts
+        if "-> Guarantee:" in text  # parsing all files would take seconds
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and isinstance(node.returns, ast.Name)
+        and node.returns.id == "Guarantee"
+    }
+
+
+def test_the_table_of_attacks_has_a_row_for_every_guarantee():
+    helpers = {"mse_guarantee"}  # builds the guarantees of the other functions
+    assert functions_that_return_a_guarantee() - helpers == {row.function for row in attack_over_bound.ROWS}
+
+
+@pytest.fixture(scope="module")
+def simulated():
+    return {row.instance: row.run(np.random.default_rng(1)) for row in attack_over_bound.ROWS}
+
+
+def test_the_table_of_attacks_has_a_row_for_every_kind_of_mechanism(simulated):
+    bounds = [simulated[row.instance][0] for row in attack_over_bound.ROWS if row.function == "success_upper_bound"]
+    # PoissonSampled, Repeated and Composed are one rule, of which the subsampled row is an example.
+    rules = {rule: kind for kind, rule in success._RULES.items()}
+    assert {success._RULES[type(each.mechanism)] for each in bounds} == set(rules)
+
+
+@pytest.mark.parametrize("row", attack_over_bound.ROWS, ids=lambda row: row.instance)
+def test_no_attack_beats_its_bound_and_each_is_close_or_says_what_is_missing(row, simulated):
+    guarantee, measured = simulated[row.instance]
+    assert not guarantee.is_contradicted_by(measured)
+    ratio = measured.value / guarantee.value
+    assert abs(ratio - 1) <= attack_over_bound.CLOSE or row.missing
+
+
+def test_the_page_of_attacks_is_that_of_the_rows():
+    text = attack_over_bound.PAGE.read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ") and "`" in line]
+    names = [cells[0].removeprefix("| ").replace("\\|", "|") for cells in rows]
+    assert names == [row.instance for row in attack_over_bound.ROWS]
+    assert [cells[1].strip("`") for cells in rows] == [row.function for row in attack_over_bound.ROWS]
+    assert all(cells[-1].startswith(("within 10 %", "missing: ")) and "not known" not in cells[-1] for cells in rows)
