@@ -307,7 +307,7 @@ class CoveredRelease(Enum):
 
 
 IDEAL_NOISE = (
-    "the noise has the law of real numbers; noise that other code adds in floating point has not, and its low bits can "
+    "the noise has the law of real numbers, unlike noise that other code adds in floating point, whose low bits can "
     "identify a record"
 )
 """Assumption of every guarantee about noise that other code may have added."""
