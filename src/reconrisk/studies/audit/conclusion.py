@@ -37,6 +37,7 @@ from reconrisk.studies.audit.result import (
     Exposure,
     LeakageHistogram,
     LimitCheck,
+    NoiseChecks,
     Outcome,
     Picture,
     PriorUse,
@@ -44,7 +45,6 @@ from reconrisk.studies.audit.result import (
     Subject,
     TrainingAudit,
     Verdict,
-    describe_contradiction,
 )
 from reconrisk.studies.common.experiment import Experiment
 from reconrisk.studies.common.guarantees import GuaranteeFinder
@@ -166,7 +166,13 @@ class Evidence:
 
 
 def build_line(
-    defense: str, goal: Goal, evidence: Evidence, answers: Sequence[BoundResult], limits: Sequence[Limit]
+    defense: str,
+    goal: Goal,
+    evidence: Evidence,
+    answers: Sequence[BoundResult],
+    limits: Sequence[Limit],
+    *,
+    is_noise_wrong: bool = False,
 ) -> AuditLine:
     """Summarise one goal under one defense.
 
@@ -176,6 +182,7 @@ def build_line(
         evidence: Trials under this defense.
         answers: Guarantees for this goal and defense.
         limits: Limits of the audit; those of other goals are ignored.
+        is_noise_wrong: True if a check contradicts the noise of the defense. Then no bound proves a limit.
 
     Returns:
         The line of the result.
@@ -191,7 +198,7 @@ def build_line(
     return AuditLine(
         defense=defense,
         goal=goal,
-        verdict=_verdict(best, guess, comparisons, evidence),
+        verdict=Verdict.CONTRADICTION if is_noise_wrong else _verdict(best, guess, comparisons, evidence),
         success=best.success,
         best_attack=best.attack,
         worst_record=worst_record,
@@ -201,7 +208,9 @@ def build_line(
         outcomes=outcomes,
         comparisons=comparisons,
         limits=tuple(
-            LimitCheck(limit, _check_limit(limit, best, guess, comparisons)) for limit in limits if limit.goal == goal
+            LimitCheck(limit, _check_limit(limit, best, guess, () if is_noise_wrong else comparisons))
+            for limit in limits
+            if limit.goal == goal
         ),
     )
 
@@ -327,16 +336,18 @@ Estimates = Callable[[TrialKey], Tensor | None]
 class ContradictedBound(RuntimeError):
     """An attack beats a bound that covers it: the mechanism is not implemented as stated, or the code is wrong.
 
+    A check of the noise that the bounds rely on may contradict it as well.
+
     Args:
-        result: The result of the audit, with at least one contradicted comparison.
+        result: The result of the audit, with at least one contradicted comparison or check.
 
     Attributes:
-        result: The result of the audit, with the contradicted comparisons.
+        result: The result of the audit, with the contradicted comparisons and checks.
     """
 
     def __init__(self, result: AuditResult) -> None:
         self.result = result
-        super().__init__(" ".join(describe_contradiction(line, each) for line, each in result.contradictions))
+        super().__init__(" ".join(result.contradiction_sentences))
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,6 +363,7 @@ class ResultBuilder:
         guarantees: Finder of the guarantees for each goal and defense.
         training: Mechanism of the training run, if known.
         account: Fisher account of the training run, if known.
+        checks: Number of checks of the noise.
     """
 
     experiment: Experiment
@@ -362,15 +374,19 @@ class ResultBuilder:
     guarantees: GuaranteeFinder
     training: Mechanism | None
     account: Any
+    checks: int = 0
     _answers: dict[tuple[Goal, str], tuple[BoundResult, ...]] = field(default_factory=dict, init=False)
 
-    def build(self, trials: Sequence[Trial], seconds: float, estimates: Estimates) -> AuditResult:
+    def build(
+        self, trials: Sequence[Trial], seconds: float, estimates: Estimates, noise_checks: NoiseChecks
+    ) -> AuditResult:
         """Return the result of these trials.
 
         Args:
             trials: Finished trials.
             seconds: Duration of the audit.
             estimates: Function that returns the estimates of a trial, or None if they are lost.
+            noise_checks: Checks of the noise that the guarantees rely on.
 
         Returns:
             The result, with one line for each goal and defense.
@@ -379,7 +395,14 @@ class ResultBuilder:
         dataset, size = population.dataset, len(plan.updates[0])
         evidence, answers = self._evidence(trials), self.find_guarantees()
         lines = tuple(
-            build_line(label, goal, evidence[label], answers[goal, label], self.limits)
+            build_line(
+                label,
+                goal,
+                evidence[label],
+                answers[goal, label],
+                self.limits,
+                is_noise_wrong=noise_checks.contradicts(label),
+            )
             for goal in self.goals
             for label in plan.defenses
         )
@@ -423,6 +446,7 @@ class ResultBuilder:
             training=self._audit_training(),
             left_out=plan.left_out,
             warnings=_prior_warnings(plan.attacks, population),
+            noise_checks=noise_checks,
             pictures=self._pictures(exposures, estimates),
         )
 
@@ -434,13 +458,18 @@ class ResultBuilder:
                     self._answers[goal, label] = self.guarantees.find_bounds(goal, label, defense)
         return self._answers
 
+    @property
+    def alarm_level(self) -> float:
+        """Error probability of one comparison with a bound, or one check of the noise."""
+        compared = sum(answer.is_about_targets for answers in self.find_guarantees().values() for answer in answers)
+        # Bonferroni correction over all comparisons and checks
+        return FALSE_ALARMS / (max(1, compared) * len(self.experiment.plan.attacks) + self.checks)
+
     def _evidence(self, trials: Sequence[Trial]) -> Mapping[str, Evidence]:
         """Group trials by defense and attack, without attacks that apply to no update."""
         plan = self.experiment.plan
         baselines = frozenset(planned.label for planned in plan.attacks if planned.is_baseline)
         threats = {planned.label: self.experiment.threat_of(planned) for planned in plan.attacks}
-        compared = sum(answer.is_about_targets for answers in self.find_guarantees().values() for answer in answers)
-        level = FALSE_ALARMS / (max(1, compared) * len(plan.attacks))  # Bonferroni correction over all comparisons
         found: dict[str, Evidence] = {}
         for label in plan.defenses:
             mine: dict[str, list[Trial]] = {}
@@ -449,7 +478,7 @@ class ResultBuilder:
                     mine.setdefault(trial.key.attack, []).append(trial)
             applied = {attack: each for attack, each in mine.items() if not all(map(_did_not_apply, each))}
             found[label] = Evidence(
-                applied, baselines, threats, self.experiment.threat, self.confidence, level, len(plan.updates)
+                applied, baselines, threats, self.experiment.threat, self.confidence, self.alarm_level, len(plan.updates)
             )
         return found
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from reconrisk.bounds.corridor import RiskCorridor
-from reconrisk.core.guarantee import Estimate, Guarantee, Quantity
+from reconrisk.core.guarantee import Estimate, Guarantee, Quantity, format_rounded_down, format_rounded_up
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.metric import Goal, Limit
 from reconrisk.core.storage.result import Result, Row
@@ -212,6 +212,94 @@ class Comparison:
     is_contradicted: bool = False
     highest_attack: str = ""
     highest: Estimate | None = None
+
+
+@serializable("identification-check")
+@dataclass(frozen=True)
+class IdentificationCheck:
+    """Success of an adversary who names the record behind a release from a list of candidates.
+
+    The check has its own threat and bound. It tests a defense for every goal.
+
+    Attributes:
+        defense: Name of the defense as shown in reports.
+        attack: Name of the attack: ``best_candidate`` uses the likelihood, ``low_bits`` the last bits.
+        threat: Abilities of this adversary, who may know more than the audited one.
+        candidates: Records in the list; the record behind the release is each of them with equal probability.
+        success: Share of releases whose record was named, with an interval at the confidence of comparisons.
+        guarantee: Bound on the success of any adversary with such a list.
+        is_contradicted: True if the attack beats the bound.
+    """
+
+    defense: str
+    attack: str
+    threat: ThreatModel
+    candidates: int
+    success: Estimate
+    guarantee: Guarantee
+    is_contradicted: bool
+
+    def __str__(self) -> str:
+        """Describe the adversary, the success and the bound."""
+        count = self.success.samples
+        named = f"{round(self.success.value * count)} of {count} releases under {self.defense}"
+        adversary = f"an adversary with a list of {self.candidates} records, one of them the target"
+        return f"{self.attack} names the record in {named} ({adversary}); {self.guarantee}"
+
+
+@serializable("noise-scale-check")
+@dataclass(frozen=True)
+class NoiseScaleCheck:
+    """Scale of the noise on the releases of an audit, which knows the values before the noise.
+
+    Attributes:
+        defense: Name of the defense as shown in reports.
+        releases: Number of releases.
+        values: Number of values of all releases.
+        ratio: Measured standard deviation of the noise as a multiple of the claimed one.
+        low: Lower end of the interval of the ratio, at the confidence of comparisons.
+        high: Upper end of the interval.
+        log_evidence: Natural logarithm of the evidence that there is less noise than claimed.
+        is_contradicted: True if there is less noise than claimed.
+    """
+
+    defense: str
+    releases: int
+    values: int
+    ratio: float
+    low: float
+    high: float
+    log_evidence: float
+    is_contradicted: bool
+
+    def __str__(self) -> str:
+        """Describe the measured scale."""
+        interval = f"[{format_rounded_down(self.low)}, {format_rounded_up(self.high)}]"
+        measured = f"the noise is {self.ratio:.4g} {interval} times as large as claimed"
+        return f"under {self.defense} {measured}, by {self.releases} releases of known updates"
+
+
+@serializable("noise-checks")
+@dataclass(frozen=True)
+class NoiseChecks:
+    """Checks of the noise that the guarantees of an audit rely on.
+
+    Attributes:
+        identifications: Success of adversaries with a list of candidates.
+        scales: Scale of the noise under each defense.
+    """
+
+    identifications: tuple[IdentificationCheck, ...] = ()
+    scales: tuple[NoiseScaleCheck, ...] = ()
+
+    @property
+    def contradicted(self) -> tuple[IdentificationCheck | NoiseScaleCheck, ...]:
+        """Checks that contradict the claimed noise."""
+        return tuple(each for each in (*self.scales, *self.identifications) if each.is_contradicted)
+
+    def contradicts(self, defense: str) -> bool:
+        """Return True if a check contradicts the noise of a defense."""
+        return any(each.defense == defense for each in self.contradicted)
 
 
 @serializable("limit-check")
@@ -415,6 +503,7 @@ class AuditResult(Result):
         left_out: Attacks with a prior that could not be run, with the reason.
         warnings: Reasons why the numbers may not describe the stated adversary.
         notice: Advice on publication.
+        noise_checks: Checks of the noise that the guarantees rely on, under threats of their own.
         pictures: Private records and their estimates; they are left out of JSON.
     """
 
@@ -439,6 +528,7 @@ class AuditResult(Result):
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notice: str = NOTICE
+    noise_checks: NoiseChecks = NoiseChecks()
     pictures: tuple[Picture, ...] = field(default=(), repr=False, compare=False, metadata=NOT_IN_JSON)
 
     @property
@@ -450,6 +540,12 @@ class AuditResult(Result):
     def contradictions(self) -> tuple[tuple[AuditLine, Comparison], ...]:
         """Lines and bounds that an attack beats although they cover it: the mechanism or the code is wrong."""
         return tuple((line, each) for line in self.lines for each in line.comparisons if each.is_contradicted)
+
+    @property
+    def contradiction_sentences(self) -> tuple[str, ...]:
+        """One sentence for each contradicted bound and each check that contradicts the claimed noise."""
+        lines = (describe_contradiction(line, each) for line, each in self.contradictions)
+        return (*lines, *map(describe_contradicted_noise, self.noise_checks.contradicted))
 
     @property
     def exceeded_limits(self) -> tuple[tuple[AuditLine, LimitCheck], ...]:
@@ -465,7 +561,7 @@ class AuditResult(Result):
         Returns:
             One sentence per reason; empty if the audit passes.
         """
-        found = [describe_contradiction(line, each) for line, each in self.contradictions]
+        found = list(self.contradiction_sentences)
         for line in self.lines:
             reached = f"is reached with probability {line.success}"
             if line.verdict is Verdict.NOTHING_RUN:
@@ -522,3 +618,24 @@ def describe_contradiction(line: AuditLine, each: Comparison) -> str:
         f"{each.highest}, but the bound that covers it is {each.guarantee}: the mechanism is not implemented as "
         "stated, or the code is wrong."
     )
+
+
+_MEANING = (
+    "the last bits of the release show which record was used, because the noise was added in floating point. Add it "
+    "with rr.defenses, and never in the precision of a tensor; more noise does not help."
+)
+
+
+def describe_contradicted_noise(check: IdentificationCheck | NoiseScaleCheck) -> str:
+    """Describe a check that contradicts the claimed noise, with its numbers and the remedy.
+
+    Args:
+        check: The contradicted check.
+
+    Returns:
+        One or two sentences.
+    """
+    if isinstance(check, IdentificationCheck) and check.attack == "low_bits":
+        return f"CONTRADICTION: {check}: {_MEANING}"
+    remedy = "the mechanism is not implemented as stated, or the code is wrong."
+    return f"CONTRADICTION: {check}: {remedy}"

@@ -29,7 +29,8 @@ from reconrisk.core.validation import check_callable, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
 from reconrisk.defenses.registry import DEFENSES
 from reconrisk.studies.audit.conclusion import ContradictedBound, ResultBuilder
-from reconrisk.studies.audit.result import AuditResult
+from reconrisk.studies.audit.noise_checks import CHECKS_PER_DEFENSE, check_noise, defenses_to_check
+from reconrisk.studies.audit.result import AuditResult, NoiseChecks
 from reconrisk.studies.audit.store import Store
 from reconrisk.studies.common.arguments import (
     Defenses,
@@ -208,12 +209,14 @@ def audit(
 
     Raises:
         InvalidInput: If an argument is invalid or does not fit the others.
-        ContradictedBound: If an attack beats a bound that covers it. It carries the result.
+        ContradictedBound: If an attack beats a bound that covers it, or a check contradicts the noise of a defense. It
+            carries the result.
 
     Assumes: the model is in the mode that clients train in. Defenses act on the whole release. An estimator was fitted
     to these records and no others, which is checked as far as its solver's rule allows.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
-    compared with attacks only if it covers ``threat`` and these records. For a sound mechanism and sound code,
+    compared with attacks only if it covers ``threat`` and these records. The noise of every defense with a mechanism is
+    checked, also by an adversary with a list of candidates, whose bound is compared separately. For a sound mechanism and sound code,
     ContradictedBound is raised with a probability of at most one in a thousand.
     Edge cases: Ctrl-C returns the finished trials. Attacks that do not apply are listed with the reason.
     Reference: empirical success against reconstruction robustness, Section VII, balle2022.
@@ -252,15 +255,18 @@ def audit(
     portfolio = attacks if isinstance(attacks, str) else None
     info = _run_info(experiment, options.name or audited.name, recipe, portfolio, options)
     finder = GuaranteeFinder.of(audited, experiment.population, stated_threat, tuple(run.guarantees), mechanism)
-    builder = ResultBuilder(experiment, info, checked, limits, options.confidence, finder, mechanism, run.account)
+    noisy = defenses_to_check(experiment)
+    checks = CHECKS_PER_DEFENSE * len(noisy)
+    builder = ResultBuilder(experiment, info, checked, limits, options.confidence, finder, mechanism, run.account, checks)
     with Store.open(store) as opened:
         opened.begin(info)
         _show_plan(str(experiment.plan), options.show_plan)
         builder.find_guarantees()  # before the trials: an error in it must not cost their time
+        noise_checks = check_noise(experiment, noisy, builder.alarm_level) if noisy else NoiseChecks()
         found, seconds = _run_trials(experiment, opened, info.run, token, executor)
-        result = builder.build(found, seconds, lambda key: opened.estimates(info.run, key))
+        result = builder.build(found, seconds, lambda key: opened.estimates(info.run, key), noise_checks)
         opened.finish(info.run, result)
-    if result.contradictions:
+    if result.contradiction_sentences:
         raise ContradictedBound(result)
     return result
 

@@ -64,17 +64,8 @@ class Experiment:
         raises as failed. An error of the model or the defense is reported with its message.
         """
         planned, rows = self.attacks[key.attack], self.plan.updates[key.draw]
-        noise, search = (self._rng(kind, key) for kind in ("noise", "search"))
-        article = "an update" if self.subject.unit == "update" else f"a {self.subject.unit}"
-        with report_user_errors(f"{article} of the records {rows} under {key.defense}"):
-            release = self.subject.release(rows, planned.attack, noise)
-            observation = observe(
-                release,
-                defense=self.plan.defenses[key.defense],
-                threat=self.threat_of(planned),
-                data_range=self.population.dataset.data_range,
-                rng=noise,
-            )
+        search = self._rng("search", key)
+        release, observation = self.observe(key, self.threat_of(planned))
         reconstruction = self._run_attack(planned, observation, search)
         with report_user_errors(f"scores of what {planned.label} estimates", "A metric raised this."):
             scores = score(reconstruction, release.inputs, self.metrics)
@@ -89,6 +80,29 @@ class Experiment:
             settings=planned.settings,
         )
         return trial, reconstruction.estimates[order]
+
+    def observe(self, key: TrialKey, threat: ThreatModel) -> tuple[Release, Observation]:
+        """Return the release of a trial, and the observation of an adversary with these powers.
+
+        Args:
+            key: Defense, attack and draw of the trial.
+            threat: Abilities of the adversary.
+
+        Returns:
+            The release and the observation; the noise depends on the defense and the draw only.
+        """
+        rows, noise = self.plan.updates[key.draw], self._rng("noise", key)
+        article = "an update" if self.subject.unit == "update" else f"a {self.subject.unit}"
+        with report_user_errors(f"{article} of the records {rows} under {key.defense}"):
+            release = self.subject.release(rows, self.attacks[key.attack].attack, noise)
+            observation = observe(
+                release,
+                defense=self.plan.defenses[key.defense],
+                threat=threat,
+                data_range=self.population.dataset.data_range,
+                rng=noise,
+            )
+        return release, observation
 
     def is_scored(self, trial: Trial) -> bool:
         """Return True if a stored trial has the scores of every metric that is needed now."""
