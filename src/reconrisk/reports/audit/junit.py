@@ -11,14 +11,14 @@ from reconrisk.core.storage.files import write_atomically
 from reconrisk.reports.audit.words import defense_name, format_bound, format_estimate, interval
 
 if TYPE_CHECKING:
-    from reconrisk.studies.audit.result import AuditLine, AuditResult, LimitCheck
+    from reconrisk.studies.audit.result import AuditLine, AuditResult, IdentificationCheck, LimitCheck, NoiseScaleCheck
 
 # characters that XML 1.0 does not allow
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) -> Path:
-    """Write an audit as JUnit XML: one case for the bounds of every goal and defense, and one case for each limit.
+    """Write an audit as JUnit XML: a case for the bounds of every goal and defense, each limit and each check of noise.
 
     Args:
         result: The audit.
@@ -28,10 +28,10 @@ def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) 
     Returns:
         The path.
 
-    Guarantee: a case fails if an attack beats a bound that covers it, if the measured risk is above a limit, or if no
-    attack worked and no bound proves the limit. With ``strict`` it also fails if the trials are too few to show that
-    the risk is not above the limit. The file is written completely or not at all, and only its owner can read it.
-    Characters that XML does not allow become U+FFFD.
+    Guarantee: a case fails if an attack beats a bound that covers it, if a check contradicts the noise, if the measured
+    risk is above a limit, or if no attack worked and no bound proves the limit. With ``strict`` it also fails if the
+    trials are too few to show that the risk is not above the limit. The file is written completely or not at all, and
+    only its owner can read it. Characters that XML does not allow become U+FFFD.
     Edge cases: the case of the bounds is skipped if no attack was run.
     """
     suite = ET.Element("testsuite", name=_clean(f"reconrisk audit of {result.subject.model} on {result.subject.data}"))
@@ -39,6 +39,8 @@ def write_junit(result: AuditResult, path: str | Path, *, strict: bool = False) 
         _bounds_case(suite, line)
         for check in line.limits:
             _limit_case(suite, line, check, strict=strict)
+    for each in result.noise_checks.every:
+        _noise_case(suite, each)
     for name, kind in (("failures", "failure"), ("skipped", "skipped")):
         suite.set(name, str(len(suite.findall(f"testcase/{kind}"))))
     cases = len(suite.findall("testcase"))
@@ -62,6 +64,16 @@ def _bounds_case(suite: ET.Element, line: AuditLine) -> None:
             failure.text = _clean(message + ". The mechanism or its implementation is wrong.")
     if line.verdict.name == "NOTHING_RUN":
         ET.SubElement(case, "skipped", message=line.verdict.value)
+
+
+def _noise_case(suite: ET.Element, check: IdentificationCheck | NoiseScaleCheck) -> None:
+    name = f"noise under {defense_name(check.defense)}"
+    case = ET.SubElement(suite, "testcase", classname=_clean(name), name=_clean(check.title), time="0")
+    if check.is_contradicted:
+        failure = ET.SubElement(case, "failure", message=_clean(str(check)), type="ContradictedBound")
+        failure.text = _clean(check.contradiction)
+    else:
+        ET.SubElement(case, "system-out").text = _clean(str(check))
 
 
 def _limit_case(suite: ET.Element, line: AuditLine, check: LimitCheck, *, strict: bool) -> None:

@@ -60,7 +60,7 @@ class Headline:
 
 
 def headline(result: AuditResult) -> Headline:
-    """Return the most important finding: a contradicted bound, then limits, then attacks against guesses.
+    """Return the most important finding: a contradicted bound or noise, then limits, then attacks against guesses.
 
     Args:
         result: The audit.
@@ -71,6 +71,9 @@ def headline(result: AuditResult) -> Headline:
     if result.contradictions:
         text = "An attack beats a bound that covers it: the mechanism or its implementation is wrong."
         return Headline("bad", "Bound contradicted", text)
+    if result.noise_checks.contradicted:
+        text = "The noise is not what the guarantees assume: the mechanism or its implementation is wrong."
+        return Headline("bad", "Noise contradicted", text)
     standings = {check.standing.name for line in result.lines for check in line.limits}
     if "ABOVE" in standings:
         places = dict.fromkeys(_where(line.defense) for line, _ in result.exceeded_limits)

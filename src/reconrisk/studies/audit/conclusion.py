@@ -478,7 +478,13 @@ class ResultBuilder:
                     mine.setdefault(trial.key.attack, []).append(trial)
             applied = {attack: each for attack, each in mine.items() if not all(map(_did_not_apply, each))}
             found[label] = Evidence(
-                applied, baselines, threats, self.experiment.threat, self.confidence, self.alarm_level, len(plan.updates)
+                applied,
+                baselines,
+                threats,
+                self.experiment.threat,
+                self.confidence,
+                self.alarm_level,
+                len(plan.updates),
             )
         return found
 

@@ -25,6 +25,13 @@ NOTICE = (
 )
 
 
+_WRONG = "the mechanism is not implemented as stated, or the code is wrong."
+_LOW_BITS = (
+    "the last bits of the release show which record was used, because the noise was added in floating point. Add it "
+    "with rr.defenses, and never in the precision of a tensor; more noise does not help."
+)
+
+
 class Verdict(Enum):
     """Verdict of a line of the audit."""
 
@@ -246,6 +253,16 @@ class IdentificationCheck:
         adversary = f"an adversary with a list of {self.candidates} records, one of them the target"
         return f"{self.attack} names the record in {named} ({adversary}); {self.guarantee}"
 
+    @property
+    def title(self) -> str:
+        """Claim that the check tests."""
+        return f"{self.attack} does not beat the bound for adversaries with a list of records"
+
+    @property
+    def contradiction(self) -> str:
+        """Sentence about a contradiction, with its meaning or remedy."""
+        return f"CONTRADICTION: {self}: {_LOW_BITS if self.attack == 'low_bits' else _WRONG}"
+
 
 @serializable("noise-scale-check")
 @dataclass(frozen=True)
@@ -278,6 +295,16 @@ class NoiseScaleCheck:
         measured = f"the noise is {self.ratio:.4g} {interval} times as large as claimed"
         return f"under {self.defense} {measured}, by {self.releases} releases of known updates"
 
+    @property
+    def title(self) -> str:
+        """Claim that the check tests."""
+        return "the noise is as large as claimed"
+
+    @property
+    def contradiction(self) -> str:
+        """Sentence about a contradiction."""
+        return f"CONTRADICTION: {self}: {_WRONG}"
+
 
 @serializable("noise-checks")
 @dataclass(frozen=True)
@@ -293,9 +320,14 @@ class NoiseChecks:
     scales: tuple[NoiseScaleCheck, ...] = ()
 
     @property
+    def every(self) -> tuple[IdentificationCheck | NoiseScaleCheck, ...]:
+        """All checks, the scale of the noise first."""
+        return (*self.scales, *self.identifications)
+
+    @property
     def contradicted(self) -> tuple[IdentificationCheck | NoiseScaleCheck, ...]:
         """Checks that contradict the claimed noise."""
-        return tuple(each for each in (*self.scales, *self.identifications) if each.is_contradicted)
+        return tuple(each for each in self.every if each.is_contradicted)
 
     def contradicts(self, defense: str) -> bool:
         """Return True if a check contradicts the noise of a defense."""
@@ -545,7 +577,7 @@ class AuditResult(Result):
     def contradiction_sentences(self) -> tuple[str, ...]:
         """One sentence for each contradicted bound and each check that contradicts the claimed noise."""
         lines = (describe_contradiction(line, each) for line, each in self.contradictions)
-        return (*lines, *map(describe_contradicted_noise, self.noise_checks.contradicted))
+        return (*lines, *(each.contradiction for each in self.noise_checks.contradicted))
 
     @property
     def exceeded_limits(self) -> tuple[tuple[AuditLine, LimitCheck], ...]:
@@ -615,27 +647,5 @@ def describe_contradiction(line: AuditLine, each: Comparison) -> str:
     """
     return (
         f"CONTRADICTION: {each.highest_attack} reaches {line.goal} under {line.defense} with probability "
-        f"{each.highest}, but the bound that covers it is {each.guarantee}: the mechanism is not implemented as "
-        "stated, or the code is wrong."
+        f"{each.highest}, but the bound that covers it is {each.guarantee}: {_WRONG}"
     )
-
-
-_MEANING = (
-    "the last bits of the release show which record was used, because the noise was added in floating point. Add it "
-    "with rr.defenses, and never in the precision of a tensor; more noise does not help."
-)
-
-
-def describe_contradicted_noise(check: IdentificationCheck | NoiseScaleCheck) -> str:
-    """Describe a check that contradicts the claimed noise, with its numbers and the remedy.
-
-    Args:
-        check: The contradicted check.
-
-    Returns:
-        One or two sentences.
-    """
-    if isinstance(check, IdentificationCheck) and check.attack == "low_bits":
-        return f"CONTRADICTION: {check}: {_MEANING}"
-    remedy = "the mechanism is not implemented as stated, or the code is wrong."
-    return f"CONTRADICTION: {check}: {remedy}"

@@ -216,8 +216,8 @@ def audit(
     to these records and no others, which is checked as far as its solver's rule allows.
     Guarantee: the same trials for the same seed. Success has intervals that hold for all attacks together. A bound is
     compared with attacks only if it covers ``threat`` and these records. The noise of every defense with a mechanism is
-    checked, also by an adversary with a list of candidates, whose bound is compared separately. For a sound mechanism and sound code,
-    ContradictedBound is raised with a probability of at most one in a thousand.
+    checked, also by an adversary with a list of candidates, whose bound is compared separately. For a sound mechanism
+    and sound code, ContradictedBound is raised with a probability of at most one in a thousand.
     Edge cases: Ctrl-C returns the finished trials. Attacks that do not apply are listed with the reason.
     Reference: empirical success against reconstruction robustness, Section VII, balle2022.
 
@@ -255,9 +255,12 @@ def audit(
     portfolio = attacks if isinstance(attacks, str) else None
     info = _run_info(experiment, options.name or audited.name, recipe, portfolio, options)
     finder = GuaranteeFinder.of(audited, experiment.population, stated_threat, tuple(run.guarantees), mechanism)
-    noisy = defenses_to_check(experiment)
+    claims_noise = any(defense and defense.mechanism for defense in experiment.plan.defenses.values())
+    noisy = defenses_to_check(experiment) if claims_noise else ()
     checks = CHECKS_PER_DEFENSE * len(noisy)
-    builder = ResultBuilder(experiment, info, checked, limits, options.confidence, finder, mechanism, run.account, checks)
+    builder = ResultBuilder(
+        experiment, info, checked, limits, options.confidence, finder, mechanism, run.account, checks
+    )
     with Store.open(store) as opened:
         opened.begin(info)
         _show_plan(str(experiment.plan), options.show_plan)

@@ -29,6 +29,8 @@ def write_sentence(result: AuditResult) -> str:
             f"{each.highest_attack} beats a bound that covers it under {line.defense}: {line.goal} with probability "
             f"{each.highest}, although {each.guarantee}; the mechanism or the code is wrong."
         )
+    if result.contradiction_sentences:
+        return result.contradiction_sentences[0].partition(": ")[2]
     goal = result.goals[0]
     parts = []
     for line in result.lines:
@@ -60,14 +62,15 @@ def write_table(result: AuditResult) -> str:
         result: Result of an audit.
 
     Returns:
-        A row for each goal and defense, then the guarantees, missing trials, priors, omitted attacks, remarks and
-        warnings. Warnings come last, next to the sentence that follows.
+        A row for each goal and defense, then the guarantees, checks of the noise, missing trials, priors, omitted
+        attacks, remarks and warnings. Warnings come last, next to the sentence that follows.
     """
     rows = [
         ("goal", "defense", "success", "best attack", "guess", "bound", "worst record", "verdict"),
         *(line_cells(line) for line in result.lines),
     ]
     lines = [*align_columns(rows), *_guarantees(result)]
+    lines += [f"check: {each}" for each in result.noise_checks.every]
     missing = result.planned - result.done
     if missing:
         lines.append(f"{missing} of {result.planned} trials were not run. Run the audit with a store to resume it.")
