@@ -1,7 +1,7 @@
 """Checks of the noise behind the guarantees of an audit, on the releases that the attacks see.
 
-:func:`check_noise` runs three checks for each defense with a mechanism. An adversary with a list of candidates names the
-record, by the likelihood and, if other code added the noise, by the last bits. Its bound has the prior success of a
+:func:`check_noise` runs three checks for each defense with a mechanism. An adversary with a list of candidates names
+the record, by the likelihood and, if other code added the noise, by the last bits. Its bound has the prior success of a
 guess from the list. The audit itself knows the update before the noise, so it also tests the scale of the noise.
 """
 
@@ -19,6 +19,7 @@ from reconrisk.bounds.success import success_upper_bound
 from reconrisk.core.defense import Defense
 from reconrisk.core.observation import GAUSSIAN
 from reconrisk.core.threat import Knows
+from reconrisk.releases.observe import resolve_defense
 from reconrisk.statistics.intervals import success_interval
 from reconrisk.statistics.noise_scale import log_evidence_of_less_noise, scale_limits
 from reconrisk.studies.audit.result import IdentificationCheck, NoiseChecks, NoiseScaleCheck
@@ -77,14 +78,17 @@ def check_noise(experiment: Experiment, labels: Sequence[str], level: float) -> 
     for batch, where in places.items():
         # One batch at a time, as the owner of the records computes it: the last bits must agree.
         update = experiment.subject.release(batch, experiment.plan.attacks[-1].attack).value()
+        means: dict[int, Mapping[str, Tensor]] = {}  # by defense: most defenses are the same for every release
         for label in labels:
-            mean = _defense(experiment, label).replay(update)
             for draw, place in where:
-                seen[label][draw].compare(place, mean)
+                one = seen[label][draw]
+                if id(one.defense) not in means:
+                    means[id(one.defense)] = one.defense.replay(update)
+                one.compare(place, means[id(one.defense)])
     found, scales = list[IdentificationCheck](), list[NoiseScaleCheck]()
     for label in labels:
-        found += _identify(experiment, label, seen[label], level)
-        scales += _compare_scale(experiment, label, seen[label], level)
+        found += _identify(label, seen[label], level)
+        scales += _compare_scale(label, seen[label], level)
     return NoiseChecks(tuple(found), tuple(scales))
 
 
@@ -94,10 +98,10 @@ class _Seen:
     def __init__(self, experiment: Experiment, label: str, draw: int, batches: Sequence[tuple[int, ...]]) -> None:
         knows = {Knows.PRIOR, Knows.DEFENSE} | ({Knows.OTHER_RECORDS} if len(batches[0]) > 1 else set())
         key = TrialKey(label, experiment.plan.attacks[-1].label, draw)
-        self.observation = experiment.observe(key, experiment.threat.with_knowledge(*knows))[1]
+        release, self.observation = experiment.observe(key, experiment.threat.with_knowledge(*knows))
+        self.defense = resolve_defense(_defense(experiment, label), release)
         self.target = batches.index(experiment.plan.updates[draw])
         self.distances, self.infeasible = torch.zeros(2, len(batches), dtype=torch.float64)
-        self._reads_bits = not _is_exact(_defense(experiment, label))
 
     def compare(self, place: int, mean: Mapping[str, Tensor]) -> None:
         """Compare the release with that of the candidate batch at ``place`` without noise."""
@@ -107,7 +111,7 @@ class _Seen:
             residual = residual if std is None else residual / std[name]
             residual = residual if kept is None else residual * kept[name]
             self.distances[place] += residual.square().sum()
-        if self._reads_bits:
+        if not _is_exact(self.defense):
             masks = None if kept is None else _first_values(kept)
             self.infeasible[place] = count_infeasible(_first_values(mean), _first_values(released), kept=masks)
 
@@ -122,9 +126,9 @@ class _Seen:
         return sum(value.numel() for value in self.observation.released.values())
 
 
-def _identify(experiment: Experiment, label: str, seen: Sequence[_Seen], level: float) -> Iterator[IdentificationCheck]:
+def _identify(label: str, seen: Sequence[_Seen], level: float) -> Iterator[IdentificationCheck]:
     """Yield the success of naming the record, by the likelihood and, unless the noise is exact, by the last bits."""
-    defense, count = _defense(experiment, label), len(seen[0].distances)
+    defense, count = seen[0].defense, len(seen[0].distances)
     if defense.mechanism is None:
         return
     guarantee = success_upper_bound(defense.mechanism, prior_success=1 / count)
@@ -137,14 +141,12 @@ def _identify(experiment: Experiment, label: str, seen: Sequence[_Seen], level: 
         yield IdentificationCheck(label, name, threat, count, success, guarantee, is_contradicted)
 
 
-def _compare_scale(
-    experiment: Experiment, label: str, seen: Sequence[_Seen], level: float
-) -> Iterator[NoiseScaleCheck]:
+def _compare_scale(label: str, seen: Sequence[_Seen], level: float) -> Iterator[NoiseScaleCheck]:
     """Yield the scale of the noise relative to the claimed one, if every value has Gaussian noise and nothing else."""
     observation = seen[0].observation
     if observation.noise_std is None or observation.noise_law != GAUSSIAN or observation.kept is not None:
         return
-    if _is_noise_changed(_defense(experiment, label), observation.released):
+    if _is_noise_changed(seen[0].defense, observation.released):
         return
     squares = sum(float(each.distances[each.target]) for each in seen)
     values = sum(each.size for each in seen)
