@@ -175,7 +175,8 @@ def _candidate_batches(experiment: Experiment) -> list[list[tuple[int, ...]]]:
         targets = dict.fromkeys(row for (row,) in updates)
         chosen = sorted(list(dict.fromkeys([*targets, *shuffled]))[: max(count, len(targets))])
         return [[(row,) for row in chosen]] * len(updates)
-    count = max(2, min(_FEWEST_CANDIDATES, count // len(updates)))
+    # Here every release has candidates of its own, so that each costs an evaluation.
+    count = min(_FEWEST_CANDIDATES, max(_FEWEST_CANDIDATES // 2, count // len(updates)))
     found = []
     for target, *others in updates:
         free = [row for row in shuffled if row not in {target, *others}][: count - 1]
