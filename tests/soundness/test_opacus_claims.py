@@ -71,12 +71,21 @@ class LessNoise(DPOptimizer):
 
 
 class NoiseOnAdapterOnly(DPOptimizer):
-    """Only the first parameters, those of a frozen adapter, get noise."""
+    """Only the adapter gets noise, the other trained parameters get none."""
 
     def add_noise(self):
         super().add_noise()
-        for value in self.params[-2:]:
+        for value in (*self.params[:2], *self.params[4:]):
             value.grad = value.summed_grad.clone()
+
+
+class NoiseOnFrozenAdapter(DPOptimizer):
+    """All noise goes to a frozen adapter, which is not released."""
+
+    def add_noise(self):
+        for value in self.params:
+            value.grad = value.summed_grad.clone()
+            value.summed_grad._processed = True  # Opacus checks that every sum is used once
 
 
 class UnscaledMean(LessNoise):
@@ -114,9 +123,21 @@ def test_an_honest_run_is_consistent(settings):
     assert found.epsilon_within_family < found.epsilon_claimed
 
 
-@pytest.mark.parametrize("kind", [LessNoise, NoiseOnAdapterOnly, UnscaledMean, NoiseOfMeanOnSum, LayersClippedAlone])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        LessNoise,
+        NoiseOnAdapterOnly,
+        NoiseOnFrozenAdapter,
+        UnscaledMean,
+        NoiseOfMeanOnSum,
+        LayersClippedAlone,
+    ],
+)
 def test_broken_runs_are_contradicted(kind):
-    model, optimizer, _ = private(kind)
+    model = Adapted()
+    model.adapter.requires_grad_(kind is not NoiseOnFrozenAdapter)
+    model, optimizer, _ = private(kind, model)
     found = verify(model, optimizer)
     assert found.is_contradicted, found.reason
     strongest = max(found.tests, key=lambda test: test.evidence).name

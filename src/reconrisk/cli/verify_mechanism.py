@@ -55,7 +55,9 @@ ParticipationOption = Annotated[
     Path | None, option(_CLAIM, "File with the tensor participation (steps x records), if records were sampled.")
 ]
 
-ReleasesOption = Annotated[int, option(_TESTS, "Largest number of releases; the exact number with --fixed.")]
+ReleasesOption = Annotated[
+    int | None, option(_TESTS, "Largest number of releases; the exact number with --fixed. Default: 2000.")
+]
 FixedOption = Annotated[bool, option(_TESTS, "The number of releases was fixed before the first one.", "--fixed")]
 LevelOption = Annotated[float, option(_TESTS, "Largest probability of contradicting a true claim.")]
 SmallestRatioOption = Annotated[
@@ -85,7 +87,7 @@ def verify_mechanism(
     learning_rate: LearningRateOption = None,
     batch_size: BatchSizeOption = None,
     participation: ParticipationOption = None,
-    releases: ReleasesOption = 2000,
+    releases: ReleasesOption = None,
     fixed: FixedOption = False,
     level: LevelOption = 0.001,
     smallest_ratio: SmallestRatioOption = 0.9,

@@ -328,13 +328,9 @@ class Evidence:
         if not measured:
             return None
         # the learned direction is imprecise at first, so that its limits alone would be too small
-        ends = zip(*(each.limits(alpha=self.plan.alpha / 2) for each in measured), strict=True)
+        ends = zip(*(each.limits(alpha=self.plan.alpha / 4) for each in measured), strict=True)
         low, high = (max(each) / self._claimed_shift for each in ends)
         return low, high
-
-    def accuracy_counts(self) -> tuple[int, int]:
-        """Return the right guesses of the canary's presence, and all guesses."""
-        return self._canary.right, self._canary.trials
 
     def rows(self) -> Iterator[MechanismTest]:
         """Yield every test that has observations, with its evidence."""

@@ -34,6 +34,7 @@ Step: TypeAlias = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
 CANDIDATES = 10
 """Number of candidates of the identification test, where there are enough records."""
 
+_MOST_VALUES = 10**6  # of a release; for more, the candidates would not fit into memory
 _OPPOSITE = -2  # of the canary, the last update of a defense
 _COPIES_SHIFT = 16.0  # contribution of all copies of the canary in units of the noise: clear after a few releases
 _MOST_COPIES = 256
@@ -134,8 +135,10 @@ class DefenseSource(ReleaseSource):
         self._defense, self._rng = _without_later_parts(defense), rng
         zero = {name: torch.zeros_like(value) for name, value in update.items()}
         self._set_layout(update, self._unit_of_noise(zero, one))
-        self.candidates = CANDIDATES
-        others = ({name: _normal_like(value, rng) for name, value in update.items()} for _ in range(CANDIDATES - 1))
+        self.candidates = CANDIDATES if self.size <= _MOST_VALUES else 1
+        others = (
+            {name: _normal_like(value, rng) for name, value in update.items()} for _ in range(self.candidates - 1)
+        )
         long = [self._lengthen(each) for each in (update, *others)]
         opposite = {name: -value for name, value in long[0].items()}
         self._updates = [zero, *long, opposite]
@@ -214,7 +217,8 @@ class RecordSource(ReleaseSource):
             canary = (inputs[-1:], labels[-1:])
             if model is not None and loss_fn is not None:
                 canary = choose_canary(model, loss_fn, inputs, labels)
-        pool = min(CANDIDATES - 1, len(inputs) // 2)
+        is_large = sum(value.numel() for value in parameters.values()) > _MOST_VALUES
+        pool = 0 if is_large else min(CANDIDATES - 1, len(inputs) // 2)
         self._candidates = (torch.cat([canary[0], inputs[:pool]]), torch.cat([canary[1], labels[:pool]]))
         self._others = (inputs[pool:][:_RECORDS], labels[pool:][:_RECORDS])
         self.candidates = pool + 1

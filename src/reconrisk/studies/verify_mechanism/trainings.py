@@ -11,13 +11,20 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from torch import Tensor, nn
 
-from reconrisk.accounting.phases import has_phases
+from reconrisk.accounting.phases import has_phases, phases_of
 from reconrisk.core.mechanism import Mechanism
 from reconrisk.core.validation import check_finite, invalid_input
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.statistics.betting import CANARY_PRIOR, count_limits, log_evidence_above
 from reconrisk.statistics.intervals import clopper_pearson
-from reconrisk.statistics.privacy_lower_bounds import accuracy_cap, one_run_epsilon, one_run_trade_off_rejected
+from reconrisk.statistics.privacy_lower_bounds import (
+    accuracy_cap,
+    gaussian_epsilon,
+    gaussian_mu_lower,
+    one_run_epsilon,
+    one_run_mu,
+    one_run_trade_off_rejected,
+)
 from reconrisk.studies.verify_mechanism.claims import (
     TradeOff,
     epsilon_with_less_noise,
@@ -146,11 +153,13 @@ class TrainingAudit:
         """
         if not has_phases(self.claimed):
             return None
+        if all(phase.is_full_batch for phase in phases_of(self.claimed)):  # Gaussian DP, without a numerical search
+            return gaussian_epsilon(self._gaussian_mu(), delta)
 
         def rejects(log_factor: float) -> bool:
             scaled: Any = scale_noise(self.claimed, math.exp(log_factor))
             if self.count == 1:
-                return self._limits()[0] > accuracy_cap(trade_off_of(scaled))
+                return self._lower_share() > accuracy_cap(trade_off_of(scaled))
             return one_run_trade_off_rejected(
                 self.count * self.runs, self.guesses, self.right, trade_off_of(scaled), alpha=self.alpha
             )
@@ -173,6 +182,18 @@ class TrainingAudit:
             The bound.
         """
         return one_run_epsilon(self.count * self.runs, self.guesses, self.right, delta=delta, alpha=self.alpha)
+
+    def _gaussian_mu(self) -> float:
+        """Return the lower bound on the parameter of Gaussian DP."""
+        if self.count > 1:
+            return one_run_mu(self.count * self.runs, self.guesses, self.right, alpha=self.alpha)
+        return gaussian_mu_lower(self.right, self.guesses, alpha=self.alpha, anytime=not self.fixed)
+
+    def _lower_share(self) -> float:
+        """Return the one-sided lower limit of the share of right guesses."""
+        if self.fixed:
+            return clopper_pearson(self.right, self.guesses, 1 - 2 * self.alpha).low
+        return count_limits(self.right, self.guesses, alpha=self.alpha, prior=CANARY_PRIOR)[0]
 
     def _limits(self) -> tuple[float, float]:
         if self.fixed:

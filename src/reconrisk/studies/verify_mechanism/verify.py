@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reconrisk.attacks.informed.match_candidates import DpSgdSettings
 from reconrisk.core.errors import InvalidInput
-from reconrisk.core.mechanism import Gaussian, Mechanism
+from reconrisk.core.mechanism import Gaussian, Mechanism, Neighbouring
 from reconrisk.core.progress import track
 from reconrisk.core.validation import check_all_finite, check_probability, check_whole, invalid_input
 from reconrisk.data.dataset import Dataset
@@ -27,6 +27,7 @@ from reconrisk.releases.updates.gradient import GradientRelease
 from reconrisk.studies.common.subjects.model_updates import training_loss
 from reconrisk.studies.common.subjects.subject import as_dataset
 from reconrisk.studies.verify_mechanism import evidence as tests
+from reconrisk.studies.verify_mechanism.claims import gaussian_of_one_release
 from reconrisk.studies.verify_mechanism.conclusion import Rules, conclude, conclude_trainings, missing_evidence
 from reconrisk.studies.verify_mechanism.evidence import Evidence, Plan
 from reconrisk.studies.verify_mechanism.iterates import FinishedRun
@@ -39,6 +40,8 @@ Array = NDArray[np.float64]
 _DEFAULT_VALUES = 10_000  # of the update of a defense if none is given
 _GROWTH = 1.2  # between two looks at the intervals, which take longer than the evidence
 _STOPPINGS = ("anytime", "fixed")
+_RELEASES = 2000
+_TRAININGS = 100
 
 
 def verify_mechanism(
@@ -49,7 +52,7 @@ def verify_mechanism(
     model: nn.Module | None = None,
     loss_fn: LossFunction | None = None,
     canary: tuple[Tensor, Tensor] | None = None,
-    releases: int = 2000,
+    releases: int | None = None,
     level: float = 0.001,
     smallest_ratio: float = 0.9,
     stopping: str = "anytime",
@@ -82,7 +85,8 @@ def verify_mechanism(
         model: Model at the weights of the step. For a step function it is optional: with it, means are computed.
         loss_fn: Training loss of a batch; None for the usual loss of the labels.
         canary: Record and label, each with a batch dimension. For ``train`` also many. None to choose one.
-        releases: Largest number of releases, or trainings; the exact number if ``stopping`` is "fixed".
+        releases: Largest number of releases, or trainings; the exact number if ``stopping`` is "fixed". None for 2000
+            releases, 100 trainings with one canary, or one training with many.
         level: Largest probability of contradicting a true claim.
         smallest_ratio: Share of the claimed noise that the interval must exclude before the verdict is "consistent".
         stopping: "anytime" to stop as soon as the verdict is known, "fixed" for a number of releases that was fixed
@@ -113,7 +117,7 @@ def verify_mechanism(
     >>> found.verdict.value, round(found.noise_ratio, 1)
     ('contradicted', 0.5)
     """
-    rules = _check_rules(releases, level, smallest_ratio, stopping, delta, rng)
+    rules = _check_rules(_RELEASES if releases is None else releases, level, smallest_ratio, stopping, delta, rng)
     if is_private_optimizer(subject):
         return _verify_optimizer(subject, data, claimed, model, loss_fn, canary, rules)
     if hasattr(subject, "mechanism") and callable(subject):
@@ -122,7 +126,7 @@ def verify_mechanism(
     if isinstance(subject, Sequence) and not isinstance(subject, str):
         return _verify_iterates(subject, data, claimed, model, loss_fn, rules)
     if callable(subject):
-        return _verify_function(subject, data, claimed, model, loss_fn, canary, rules)
+        return _verify_function(subject, data, claimed, model, loss_fn, canary, rules, is_default=releases is None)
     remedy = "Pass a defense, an Opacus optimizer, a step function, iterates of a run, or a training function."
     raise invalid_input("type(subject)", type(subject).__name__, "to be a mechanism under test", remedy)
 
@@ -151,6 +155,9 @@ def _required_mechanism(claimed: object) -> Mechanism:
     if found is None:
         remedy = "Pass claimed=rr.mechanisms.dp_sgd(noise_multiplier=..., clip_norm=...)."
         raise invalid_input("claimed", None, "to be a mechanism", remedy)
+    if getattr(found, "neighbouring", Neighbouring.ADD_OR_REMOVE) is not Neighbouring.ADD_OR_REMOVE:
+        remedy = "Canaries are added or removed; a claim about a replaced record does not cover that."
+        raise invalid_input("claimed", found, "to hold for a record that is added or removed", remedy)
     return found
 
 
@@ -210,8 +217,11 @@ def _verify_optimizer(
     records, plain = _read_records(data), plain_copy(model).eval()
     loss = _loss(loss_fn, plain, records)
     mechanism = _mechanism(claimed) or Gaussian(float(optimizer.noise_multiplier), float(optimizer.max_grad_norm))
-    # noise in units of each parameter, as with_optimal_noise adds it
+    # noise that differs between parameters, as with_optimal_noise adds it, in the size that is claimed
     stds = getattr(optimizer, "noise_std", None)
+    if stds is not None:
+        factor = gaussian_of_one_release(mechanism).noise_std / (optimizer.noise_multiplier * optimizer.max_grad_norm)
+        stds = {name: factor * value for name, value in stds.items()}
     with RepeatedSteps(optimizer, model, loss) as steps:
         name = f"{type(optimizer).__name__} of Opacus"
         source = RecordSource(
@@ -228,6 +238,8 @@ def _verify_function(
     loss_fn: LossFunction | None,
     canary: tuple[Tensor, Tensor] | None,
     rules: Rules,
+    *,
+    is_default: bool,
 ) -> MechanismVerdict:
     """Verify a step function or a training function; the type of the first result tells them apart."""
     mechanism, records = _required_mechanism(claimed), _read_records(data)
@@ -241,6 +253,8 @@ def _verify_function(
     first = function(batch[0], batch[1])
     if isinstance(first, nn.Module):
         loss = _loss(loss_fn, copy.deepcopy(first).eval(), records)
+        if is_default:
+            rules = replace(rules, releases=_TRAININGS if len(coins) == 1 else 1)
         audit = TrainingAudit(others, chosen, mechanism, loss, rules.rng, fixed=rules.fixed, alpha=rules.alpha)
         return _verify_trainings(audit, function, (coins, first), rules)
     plain = None if model is None else copy.deepcopy(model).eval()
