@@ -47,6 +47,26 @@ class ModelState:
         }
         return call_module(self.model, {**values, **buffers}, inputs)
 
+    def gradient(self, loss: Callable[[dict[str, Tensor]], Tensor]) -> dict[str, Tensor]:
+        """Return the gradient of a loss with respect to the released parameters.
+
+        Args:
+            loss: Loss as a function of the released parameters.
+
+        Returns:
+            The gradient by name, differentiable with respect to records in ``loss``.
+        """
+        try:
+            found: dict[str, Tensor] = torch.func.grad(loss)(self.released)
+        except RuntimeError:  # torch.func cannot trace a layer; for other causes plain autograd raises the error again
+            leaves = {name: value.detach().requires_grad_() for name, value in self.released.items()}
+            with torch.enable_grad():
+                gradients = torch.autograd.grad(
+                    loss(leaves), list(leaves.values()), create_graph=True, materialize_grads=True
+                )
+            found = dict(zip(leaves, gradients, strict=True))
+        return found
+
 
 def call_module(model: nn.Module, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
     """Call a module with other parameters and buffers, without changing it.
@@ -122,7 +142,9 @@ def cast_tensors(values: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, 
     Returns:
         The tensors by name.
     """
-    return {name: v.detach().to(dtype) if v.is_floating_point() else v.detach() for name, v in values.items()}
+    # A tensor made under inference_mode cannot be saved for a backward pass, and its copy can.
+    usable = {name: value.clone() if value.is_inference() else value for name, value in values.items()}
+    return {name: v.detach().to(dtype) if v.is_floating_point() else v.detach() for name, v in usable.items()}
 
 
 def record_losses(loss_fn: LossFunction, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,14 +65,58 @@ class Release(ABC):
     def blocks(self, size: int | None = None) -> Iterator[Linearized]:
         """Yield the derivative in groups of records.
 
-        Here all records are one group; subclasses whose records do not interact yield ``size`` records at a time. The
-        ``pull`` of each group returns one row per record of the group, and ``push`` takes changes of the group.
+        In general all records are one group; releases whose records do not interact yield ``size`` records at a time.
+        The ``pull`` of each group returns one row per record of the group, and ``push`` takes changes of the group.
+
+        Raises:
+            InvalidInput: As :meth:`linearize`.
         """
-        del size  # in general a record's part of the release depends on the others
-        yield self.linearize()
+        with self._refuse_broken_graphs():
+            groups = self._blocks(size)
+            for group in groups:
+                self.check_derivative()
+                yield group
 
     def linearize(self) -> Linearized:
-        """Return the derivative at the records, by reverse mode once for ``pull`` and twice for ``push``.
+        """Return the derivative at the records.
+
+        Raises:
+            InvalidInput: If the derivative disagrees with finite differences; see :meth:`check_derivative`.
+        """
+        with self._refuse_broken_graphs():
+            linear = self._linearize()
+        self.check_derivative()
+        return linear
+
+    def check_derivative(self) -> None:
+        """Compare the derivative with finite differences, once for each release.
+
+        Raises:
+            InvalidInput: If they disagree, or values are not finite. The error names the first layer that breaks the
+                derivative, and the remedy.
+        """
+        if vars(self).get("_has_derivative"):
+            return
+        from reconrisk.releases.derivative_check import check_derivative  # imports this module
+        from reconrisk.releases.observe import find_loss, find_model  # imports this module
+
+        check_derivative(
+            self.forward,
+            self.inputs,
+            self.labels,
+            model=find_model(self.forward),
+            loss_fn=find_loss(self.forward),
+            records=self._records_to_check(),
+        )
+        object.__setattr__(self, "_has_derivative", True)
+
+    def _blocks(self, size: int | None) -> Iterator[Linearized]:
+        """Yield the derivative in groups of records, unchecked."""
+        del size  # in general a record's part of the release depends on the others
+        yield self._linearize()
+
+    def _linearize(self) -> Linearized:
+        """Return the derivative, unchecked, by reverse mode once for ``pull`` and twice for ``push``.
 
         Assumes: every layer can be differentiated twice. The graph is built once and shared by all products.
         """
@@ -79,6 +124,19 @@ class Release(ABC):
         with torch.enable_grad():
             released = dict(self.forward(leaf, self.labels))
         return linearize_graph(leaf, released)
+
+    def _records_to_check(self) -> int | None:
+        """Return the number of records that suffice for the check; None if the map needs all of them."""
+        return None
+
+    @contextmanager
+    def _refuse_broken_graphs(self) -> Iterator[None]:
+        """Let the check explain an error of torch, since it names the layer and the remedy."""
+        try:
+            yield
+        except RuntimeError:
+            self.check_derivative()
+            raise
 
 
 @dataclass(frozen=True, eq=False)

@@ -369,25 +369,25 @@ def test_estimates_are_tensors_in_the_order_of_the_records():
     assert max(float(each.abs().max()) for each in found) < 0.2  # ten standard deviations of its noise
 
 
-class Rounding(nn.Module):
-    """A network whose records come out rounded or not; neither its layers nor its weights say which."""
+class Halving(nn.Module):
+    """A network whose records are halved or not; neither its layers nor its weights say which."""
 
-    def __init__(self, rounds):
+    def __init__(self, halves):
         super().__init__()
-        self.layer, self.rounds = nn.Linear(3, 2), rounds
+        self.layer, self.halves = nn.Linear(3, 2), halves
         nn.init.ones_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
 
     def forward(self, inputs):
-        return self.layer(inputs.round() if self.rounds else inputs)
+        return self.layer(inputs / 2 if self.halves else inputs)
 
 
 def test_a_network_that_computes_something_else_is_another_run(tmp_path):
     settings = {"attacks": ["analytic"], "trials": 4, "budget": None, "store": tmp_path / "trials.db"}
-    rounded = audit(Rounding(True), DATA, **settings)
-    bare = audit(Rounding(False), DATA, **settings)
-    assert rounded.run != bare.run
-    assert (rounded.lines[0].success.value, bare.lines[0].success.value) == (0.0, 1.0)
+    halved = audit(Halving(True), DATA, **settings)
+    bare = audit(Halving(False), DATA, **settings)
+    assert halved.run != bare.run
+    assert (halved.lines[0].success.value, bare.lines[0].success.value) == (0.0, 1.0)
 
 
 def test_a_loss_that_weighs_otherwise_is_another_run():

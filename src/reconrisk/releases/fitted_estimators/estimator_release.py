@@ -174,7 +174,7 @@ class EstimatorRelease(Release):
         coef = torch.as_tensor(np.atleast_2d(np.asarray(self.estimator.coef_, dtype=float)))
         return self.known_inputs @ coef.T
 
-    def linearize(self) -> Linearized:
+    def _linearize(self) -> Linearized:
         """Raise InvalidInput: a solver has no derivative; ``rr.bounds.glm_information`` describes the minimiser."""
         raise InvalidInput(
             "The solver of an estimator has no derivative. Use rr.bounds.glm_information for the derivative of "

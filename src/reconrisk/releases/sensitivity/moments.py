@@ -12,7 +12,7 @@ from reconrisk.core.progress import track
 from reconrisk.core.validation import check_whole
 from reconrisk.releases.model_state import LossFunction, check_mode
 from reconrisk.releases.release import ForwardRelease, check_records, directions_rng, standard_normal
-from reconrisk.releases.updates.gradient import GradientMap
+from reconrisk.releases.updates.gradient import GradientMap, GradientRelease
 
 _BUILDING = 3  # gradients per record besides the probes: its own, and the two graphs that all probes share
 
@@ -111,11 +111,12 @@ def reference_moments(
     square: dict[str, Tensor] = {}
     sensitivity: dict[str, Tensor] = {}
     variance: dict[str, Tensor] = {}
+    GradientRelease(model, loss_fn, inputs, labels, reduction="sum").check_derivative()  # once for all chunks
     for start in track(range(0, n, chunk), "reference records"):
         records, answers = inputs[start : start + chunk], labels[start : start + chunk]
         for name, each in _gradients(alone, records, answers).items():
             _add(square, name, each.double().square().sum(0), 1 / n)
-        linear = ForwardRelease(together, records, answers).linearize()
+        linear = ForwardRelease(together, records, answers)._linearize()
         for _ in range(probes):
             for name, change in linear.push(standard_normal(records, generator)).items():
                 squared = change.double().square()  # its square, below, would leave the range of single precision

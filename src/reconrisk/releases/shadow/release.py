@@ -122,7 +122,7 @@ class PrivateModelRelease(Release):
         """Return tensors in the shapes of the model, without training."""
         return self.training.unflatten(self.training.start(self.inputs.dtype))
 
-    def linearize(self) -> Linearized:
+    def _linearize(self) -> Linearized:
         """Raise InvalidInput: clipped gradients have no derivative at the clipping norm."""
         raise InvalidInput(
             "Clipped training has no derivative. Use rr.releases.TrainedModelRelease for training without clipping."

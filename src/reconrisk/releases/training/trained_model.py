@@ -324,7 +324,7 @@ class TrainedModelRelease(Release):
         with torch.no_grad():
             return self.forward.start(self.inputs.dtype)
 
-    def linearize(self) -> Linearized:
+    def _linearize(self) -> Linearized:
         """Return the derivative at the records; see :meth:`TrainingMap.linearize`."""
         return self.forward.linearize(self.inputs, self.labels)
 

@@ -22,6 +22,9 @@ from reconrisk.releases.updates.per_example import gradient_norms
 
 Reduction = Literal["mean", "sum"]
 
+_FEW_TO_CHECK = 2  # records that show a broken derivative, if records do not interact
+_MANY_TO_CHECK = 8  # if they do; batch norm over two records would have outputs of 1 and -1 only
+
 
 @dataclass(frozen=True, eq=False)
 class GradientMap:
@@ -98,8 +101,7 @@ class GradientMap:
                 return self.loss_fn(outputs, labels)
             return (factors * record_losses(self.loss_fn, outputs, labels)).sum()
 
-        gradient: dict[str, Tensor] = torch.func.grad(loss)(state.released)
-        return gradient
+        return state.gradient(loss)
 
     def state(self, dtype: torch.dtype) -> ModelState:
         """Return the released parameters and all other tensors, in precision ``dtype``."""
@@ -146,22 +148,27 @@ class GradientRelease(Release):
         """Return the released parameters, which have the shapes of their gradient."""
         return self.forward.state(self.inputs.dtype).released
 
-    def blocks(self, size: int | None = None) -> Iterator[Linearized]:
+    def _blocks(self, size: int | None = None) -> Iterator[Linearized]:
         """Yield the derivative in groups of records, since each record moves only its own term of the sum.
 
         Edge cases: all records are one group without a stated ``reduction``, or if batch norm mixes them.
         """
-        # Batch norm mixes records if it normalises by the statistics of the batch.
-        norms = (layer for layer in self.model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
-        mixed = any(layer.training or not layer.track_running_stats for layer in norms)
-        if self.reduction is None or mixed:
-            yield self.linearize()
+        if self._mixes_records():
+            yield self._linearize()
             return
         scale = 1 / len(self.inputs) if self.reduction == "mean" else 1.0
         state = self.forward.state(self.inputs.dtype)
         groups = linearizations(state, self.loss_fn, self.inputs, self.labels, clip=self.clip, size=size, norms=False)
         for group in groups:
             yield group.linearize(scale)
+
+    def _mixes_records(self) -> bool:
+        """Return True if the loss may be of the whole batch, or batch norm uses the statistics of the batch."""
+        norms = (layer for layer in self.model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
+        return self.reduction is None or any(layer.training or not layer.track_running_stats for layer in norms)
+
+    def _records_to_check(self) -> int:
+        return _MANY_TO_CHECK if self._mixes_records() else _FEW_TO_CHECK
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class LocalUpdateRelease(Release):
         """Return tensors of the update's shapes, without training."""
         return self.forward.training.start(self.inputs.dtype)
 
-    def linearize(self) -> Linearized:
+    def _linearize(self) -> Linearized:
         """Return the derivative at the records; see :meth:`TrainingMap.linearize`."""
         return self.forward.linearize(self.inputs, self.labels)
 
