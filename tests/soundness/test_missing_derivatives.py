@@ -15,6 +15,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import cross_entropy
 
 import reconrisk as rr
+from reconrisk.core.observation import Attack
 from reconrisk.data.dataset import Dataset
 from reconrisk.models.registry import MODELS, model_by_name
 from reconrisk.releases.release import ForwardRelease, Release
@@ -248,6 +249,14 @@ def test_an_audit_refuses_a_cut_model() -> None:
     inputs, labels = records(8)
     data = Dataset("toy", inputs, labels, classes=tuple("abcd"))
     assert_refused(lambda: rr.audit(Broken("detach"), data, trials=1), BREAKS["detach"])
+
+
+@pytest.mark.parametrize("attack", [rr.attacks.inverting_gradients(steps=5), rr.attacks.gauss_newton()])
+def test_attacks_along_a_cut_derivative_refuse(attack: Attack) -> None:
+    inputs, labels = records(1)
+    release = GradientRelease(Broken("detach"), cross_entropy, inputs, labels)
+    seen = rr.observe(release, threat=rr.ThreatModel("one-update", knows={"labels"}))
+    assert_refused(lambda: attack(seen, rng=torch.Generator().manual_seed(0)), BREAKS["detach"])
 
 
 def test_derivatives_in_inference_mode_are_refused() -> None:

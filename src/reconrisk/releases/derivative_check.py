@@ -12,9 +12,12 @@ Outputs of ReLU networks have kinks but no jumps, so they pass; their gradients 
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +26,8 @@ from reconrisk.core.errors import InvalidInput
 from reconrisk.core.observation import ForwardMap
 from reconrisk.core.validation import check_all_finite
 from reconrisk.releases.derivative_layers import CUT, UNSAFE, Network, name_broken_layer
-from reconrisk.releases.model_state import LossFunction, ModelState
+from reconrisk.releases.model_state import LossFunction, ModelState, cast_tensors, record_losses
+from reconrisk.releases.observe import find_loss, find_model, remove_defense
 from reconrisk.releases.release import Linearized, linearize_graph, standard_normal
 
 _DIRECTIONS = 3  # a short step over a kink of ReLU disagrees by chance, but hardly in three random directions
@@ -36,6 +40,11 @@ _LONG_STEPS = (0.05, 0.0125, 0.2)  # in units of the records' scale: rounding to
 _LONG_TOLERANCE = 0.05  # share of a change of the outputs that the average of derivatives may miss
 _NODES = (8, 64)  # points on a long step at which derivatives are averaged, at first and before a refusal
 _MANY = 64  # record values of which some cross a step of any rounding, so that one direction suffices
+
+_FEW = 2  # records that show a broken derivative, if records do not interact
+
+_CHECKED: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, tuple[Any, ...]]]] = weakref.WeakKeyDictionary()
+"""Models whose derivative was compared: weak references to the loss, and the circumstances."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +185,65 @@ def check_derivative(
         )
 
 
+def check_model_derivative(state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
+    """Refuse a model whose gradients have a wrong derivative; compare once for each model, loss and mode.
+
+    Args:
+        state: The model.
+        loss_fn: Loss of the outputs and labels of a batch.
+        inputs: Records, ``(n, *shape)``, of which a few are examined.
+        labels: One label per record.
+
+    Raises:
+        InvalidInput: As :func:`check_derivative`.
+    """
+
+    def forward(inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        released, fixed = (cast_tensors(each, inputs.dtype) for each in (state.released, state.fixed))
+        cast = ModelState(state.model, released, fixed)
+        return cast.gradient(lambda values: record_losses(loss_fn, cast.outputs(inputs, values), labels).sum())
+
+    with _once(state.model, loss_fn, (*state.released, inputs.dtype)) as is_new:
+        if is_new:
+            check_derivative(forward, inputs, labels, model=state, loss_fn=loss_fn, records=_FEW)
+
+
+def check_attacked_model(forward: ForwardMap, inputs: Tensor, labels: Tensor) -> None:
+    """Refuse a network whose update has a wrong derivative, before an attack descends along it.
+
+    Networks are compared once for each loss and mode. Maps without a network, and the defense of a map, are not
+    compared: an attack may use an approximate derivative of rounding.
+
+    Args:
+        forward: Forward map of an observation.
+        inputs: Candidate records, ``(n, *shape)``.
+        labels: One label per record.
+
+    Raises:
+        InvalidInput: As :func:`check_derivative`.
+    """
+    model, loss_fn = find_model(forward), find_loss(forward)
+    if model is None or loss_fn is None:
+        return
+    with _once(model, loss_fn, ("attacked", inputs.dtype)) as is_new:
+        if is_new:
+            check_derivative(remove_defense(forward), inputs, labels, model=model, loss_fn=loss_fn)
+
+
+@contextmanager
+def _once(model: nn.Module, loss_fn: LossFunction, kind: tuple[Any, ...]) -> Iterator[bool]:
+    """Yield True if model and loss were not yet seen in this mode; remember them if the body does not raise."""
+    key = (*kind, *(layer.training for layer in model.modules()))
+    is_new = not any(loss() is loss_fn and known == key for loss, known in _CHECKED.get(model, ()))
+    yield is_new
+    try:
+        reference = weakref.ref(loss_fn)
+    except TypeError:  # a callable without weak references is checked each time
+        return
+    if is_new:
+        _CHECKED.setdefault(model, []).append((reference, key))
+
+
 def _choose_rows(labels: Tensor, count: int) -> Tensor:
     """Return the first rows, of different labels if there are."""
     rows = list(range(min(count, len(labels))))
@@ -215,11 +283,7 @@ def _prepare(forward: ForwardMap, inputs: Tensor, labels: Tensor, network: Netwo
 
 
 def _check_short_steps(point: _Point, network: Network | None) -> str:
-    """Refuse a release that moves otherwise than its derivative, at all short steps in each of three directions.
-
-    Returns:
-        The reason why this could not be decided; empty if it could.
-    """
+    """Refuse a release that moves otherwise than its derivative, and return the reason if this is undecided."""
     dtype, scale = point.inputs.dtype, point.scale
     try:
         linear = point.linearize(point.inputs)
@@ -271,11 +335,7 @@ def _check_still_release(point: _Point, network: Network | None) -> None:
 
 
 def _check_long_steps(point: _Point, network: Network, dtype: torch.dtype) -> str:
-    """Refuse a network whose outputs change otherwise than by the integral of their derivative.
-
-    Returns:
-        The reason why this could not be decided; empty if it could.
-    """
+    """Refuse outputs that change otherwise than by the integral of their derivative; return why this is undecided."""
     # The precision of the records suffices for long steps, and costs half of double precision.
     inputs, labels = (each.to(dtype) if each.is_floating_point() else each for each in (point.inputs, point.labels))
     needed = 1 if inputs.numel() >= _MANY else 2

@@ -135,7 +135,7 @@ def find_model(forward: ForwardMap) -> nn.Module | None:
     >>> find_model(GradientMap(nn.Linear(2, 2)))
     Linear(in_features=2, out_features=2, bias=True)
     """
-    inner = _remove_defense(forward)
+    inner = remove_defense(forward)
     # Gradient maps hold the model themselves, maps of local updates hold a training.
     found = getattr(inner, "model", None) or getattr(getattr(inner, "training", None), "model", None)
     return found if isinstance(found, nn.Module) else None
@@ -150,15 +150,22 @@ def find_loss(forward: ForwardMap) -> LossFunction | None:
     Returns:
         The loss function, or None if the map has none.
     """
-    inner = _remove_defense(forward)
+    inner = remove_defense(forward)
     found: LossFunction | None = getattr(getattr(inner, "training", inner), "loss_fn", None)
     return found
 
 
-def _remove_defense(forward: ForwardMap) -> ForwardMap:
-    """Return the map without its defense."""
+def remove_defense(forward: ForwardMap) -> ForwardMap:
+    """Return a forward map without its defense.
+
+    Args:
+        forward: A forward map, with or without a defense.
+
+    Returns:
+        The map of the undefended release.
+    """
     undefended: ForwardMap | None = getattr(forward, "undefended", None)
-    return forward if undefended is None else _remove_defense(undefended)
+    return forward if undefended is None else remove_defense(undefended)
 
 
 def batch_norm_inputs(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:

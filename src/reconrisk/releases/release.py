@@ -68,6 +68,12 @@ class Release(ABC):
         In general all records are one group; releases whose records do not interact yield ``size`` records at a time.
         The ``pull`` of each group returns one row per record of the group, and ``push`` takes changes of the group.
 
+        Args:
+            size: Records per group; None for a suitable number.
+
+        Yields:
+            One derivative per group.
+
         Raises:
             InvalidInput: As :meth:`linearize`.
         """
@@ -79,6 +85,9 @@ class Release(ABC):
 
     def linearize(self) -> Linearized:
         """Return the derivative at the records.
+
+        Returns:
+            Products with the Jacobian from either side.
 
         Raises:
             InvalidInput: If the derivative disagrees with finite differences; see :meth:`check_derivative`.

@@ -28,6 +28,7 @@ from reconrisk.core.validation import (
     check_whole,
     invalid_input,
 )
+from reconrisk.releases.derivative_check import check_attacked_model
 
 _SPREAD = 0.1  # standard deviation of starts, as a share of the data range, around its middle or the warm start
 _BEYOND = 1e-9  # share of the data range by which records may exceed it without a second descent inside
@@ -135,6 +136,7 @@ class Search:
         """Descend to the best fit, then within the data range if the fit left it."""
         low, high = self._observation.data_range
         settings = self._settings
+        check_attacked_model(self._observation.forward, start.clamp(low, high), self._likelihood.labels)
         descent = Descent(
             Point(self._likelihood, start),
             settings.iterations,

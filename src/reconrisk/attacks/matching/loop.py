@@ -23,6 +23,7 @@ from reconrisk.core.progress import ProgressBar
 from reconrisk.core.reconstruction import ZERO_RELEASE, AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import HONEST_BUT_CURIOUS, ThreatModel
 from reconrisk.core.validation import check_positive, check_whole
+from reconrisk.releases.derivative_check import check_attacked_model
 
 Released = Mapping[str, Tensor]
 
@@ -114,6 +115,7 @@ class Objective:
         self.evaluations += restarts
         # The first call is at the starts, which set the scale of the distance.
         if self._scale is None:
+            check_attacked_model(self.observation.forward, self.inputs(variables)[0], self.labels(variables)[0])
             self._scale = self._scale_at(variables)
         if restarts > 1 and self._vectorised is None:
             self._vectorised = self._agrees(variables)

@@ -27,6 +27,7 @@ from reconrisk.core.threat import ThreatModel
 from reconrisk.core.validation import check_positive, check_probability, check_whole, invalid_input
 from reconrisk.priors.diffusion import DiffusionPrior
 from reconrisk.priors.gaussian import GaussianPrior
+from reconrisk.releases.derivative_check import check_attacked_model
 from reconrisk.releases.release import standard_normal
 
 _AVERAGED = 5  # steps over which gradient ratios are averaged; those of one step vary like chi-square of few degrees
@@ -331,6 +332,7 @@ class _Guide:
 
     def at(self, noisy: Tensor, time: int) -> _Step:
         """Evaluate the step for noisy records at a time."""
+        check_attacked_model(self._observation.forward, self._prior.records(noisy.detach()), self._labels)
         with torch.enable_grad():
             leaf = noisy.detach().requires_grad_()
             noise = self._prior.noise(leaf, time)

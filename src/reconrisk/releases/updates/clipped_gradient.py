@@ -13,22 +13,19 @@ whole, so only the small rest is estimated from random directions.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from reconrisk.core.validation import check_whole
-from reconrisk.releases.derivative_check import check_derivative
+from reconrisk.releases.derivative_check import check_model_derivative
 from reconrisk.releases.model_state import (
     LossFunction,
     ModelState,
-    cast_tensors,
     check_mode,
     check_records_independent,
     model_state,
@@ -37,11 +34,6 @@ from reconrisk.releases.model_state import (
 from reconrisk.releases.release import Linearized, check_records, standard_normal
 from reconrisk.releases.updates.clipping import Clip
 from reconrisk.releases.updates.per_example import LayerRecorder, squared_norms
-
-_FEW_TO_CHECK = 2  # records that show a broken derivative, since records do not interact
-
-_CHECKED: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
-"""Models whose derivative was compared with finite differences, with weak references to the loss."""
 
 
 def records_per_graph(records: int) -> int:
@@ -215,7 +207,7 @@ def probe_clipped_gradients(
     check_whole("probes", probes)
     check_mode(model)
     tensors = model_state(model, inputs.dtype, parameters=parameters, state=state)
-    _check_model_derivative(tensors, loss_fn, inputs, labels)
+    check_model_derivative(tensors, loss_fn, inputs, labels)
     parts = []
     for point in linearizations(tensors, loss_fn, inputs, labels, clip=clip):
         drawn = ([standard_normal(value, rng) for value in tensors.released.values()] for _ in range(probes))
@@ -224,26 +216,6 @@ def probe_clipped_gradients(
         # E|J^T u|^2 splits into the direction of g, which is exact, and its orthogonal complement.
         parts.append((across + radial, radial, point.clipped_norms()))
     return ClippedProbes(*(torch.cat(part, dim=-1) for part in zip(*parts, strict=True)))
-
-
-def _check_model_derivative(state: ModelState, loss_fn: LossFunction, inputs: Tensor, labels: Tensor) -> None:
-    """Refuse a model whose gradients have a wrong derivative; once for each model, loss and set of parameters."""
-    names, mode = tuple(state.released), tuple(layer.training for layer in state.model.modules())
-    for loss, *known in _CHECKED.get(state.model, ()):
-        if loss() is loss_fn and known == [names, mode, inputs.dtype]:
-            return
-
-    def forward(inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        released, fixed = (cast_tensors(each, inputs.dtype) for each in (state.released, state.fixed))
-        cast = ModelState(state.model, released, fixed)
-        return cast.gradient(lambda values: record_losses(loss_fn, cast.outputs(inputs, values), labels).sum())
-
-    check_derivative(forward, inputs, labels, model=state, loss_fn=loss_fn, records=_FEW_TO_CHECK)
-    try:
-        entry = (weakref.ref(loss_fn), names, mode, inputs.dtype)
-    except TypeError:  # a callable without weak references is checked each time
-        return
-    _CHECKED.setdefault(state.model, []).append(entry)
 
 
 def linearizations(
