@@ -91,7 +91,8 @@ def test_where_a_constant_guess_suffices_no_small_number_is_shown():
 def test_the_curve_passes_through_the_corridor():
     corridor = risk(Gaussian(noise_multiplier=0.5), dimension=8, norm=1.0, mse=0.02, prior_success=0.1)
     curve = corridor_curve(corridor, points=30)
-    for values in (curve.attack, curve.from_scratch, *curve.interior):
+    assert all(wide >= narrow - 1e-9 for wide, narrow in zip(curve.known_norm, curve.from_scratch, strict=True))
+    for values in (curve.attack, curve.known_norm, curve.from_scratch, *curve.interior):
         assert all(later >= earlier - 1e-12 for earlier, later in itertools.pairwise(values))
         assert len(values) == 30
     at_threshold = np.interp(0.02, curve.mse, curve.from_scratch)

@@ -212,7 +212,7 @@ class InteriorPoint:
         return probability_from_log(self.log_success)
 
 
-@serializable("corridor-curve")
+@serializable("corridor-curve", version=2)
 @dataclass(frozen=True)
 class CorridorCurve:
     """Success probabilities over a range of thresholds, for the figure.
@@ -220,12 +220,14 @@ class CorridorCurve:
     Attributes:
         mse: Thresholds on the mean squared error.
         attack: Success of riess2025's attack at each threshold.
+        known_norm: Guarantee for an adversary who knows only the norm, for any release.
         from_scratch: Guarantee for an adversary who knows only the norm and sees x/|x| plus noise.
         interior: One curve for each Gaussian prior of the corridor.
     """
 
     mse: tuple[float, ...]
     attack: tuple[float, ...]
+    known_norm: tuple[float, ...]
     from_scratch: tuple[float, ...]
     interior: tuple[tuple[float, ...], ...]
 
@@ -481,6 +483,7 @@ def corridor_curve(corridor: RiskCorridor, *, points: int = 41) -> CorridorCurve
     # The lower end stays positive for a threshold of 0, which a geometric grid cannot reach.
     errors = np.geomspace(max(min(corridor.mse, top) / 1000, top * 1e-9), top, count)
     scratch = [log_from_scratch_success(mechanism, dimension=size, norm=norm, mse=float(error)) for error in errors]
+    known = [known_norm_success(mechanism, dimension=size, norm=norm, mse=float(error)).value for error in errors]
     inside = tuple(
         tuple(
             math.exp(_interior_log_successes(mechanism, size, norm, point.prior_std, float(error))[1])
@@ -489,7 +492,13 @@ def corridor_curve(corridor: RiskCorridor, *, points: int = 41) -> CorridorCurve
         for point in corridor.interior
     )
     attack = _law(mechanism, size, norm).cdf(errors)
-    return CorridorCurve(tuple(errors.tolist()), tuple(attack.tolist()), tuple(np.exp(scratch).tolist()), inside)
+    return CorridorCurve(
+        mse=tuple(errors.tolist()),
+        attack=tuple(attack.tolist()),
+        known_norm=tuple(known),
+        from_scratch=tuple(np.exp(scratch).tolist()),
+        interior=inside,
+    )
 
 
 def crossover_mse(*, success: float, prior_success: float, dimension: int, norm: float) -> float:

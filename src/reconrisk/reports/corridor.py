@@ -28,9 +28,16 @@ def write_corridor(corridor: RiskCorridor, path: str | Path, *, curve: CorridorC
     axis = figure.subplots()
     axis.loglog(
         curve.mse,
-        _raise_zeros(curve.from_scratch),
+        _raise_zeros(curve.known_norm),
         color="tab:blue",
         label="any attack, norm known, direction uniform (guarantee)",
+    )
+    axis.loglog(
+        curve.mse,
+        _raise_zeros(curve.from_scratch),
+        color="tab:blue",
+        linestyle="--",
+        label="the same, only for the release x/|x| plus noise (guarantee)",
     )
     axis.loglog(
         curve.mse,

@@ -384,15 +384,15 @@ def _training_corridor_figure(corridor: RiskCorridor, curve: CorridorCurve, widt
     def through(values: Sequence[float]) -> list[tuple[float, float]]:
         return [(across.at(x), upward.at(y)) for x, y in zip(curve.mse, values, strict=True)]
 
-    named, scratch = upward.at(corridor.identification.value), through(curve.from_scratch)
-    parts = [polygon([*scratch, (across.end, named), (across.start, named)], "between")]
+    named, lower = upward.at(corridor.identification.value), through(curve.known_norm)
+    parts = [polygon([*lower, (across.end, named), (across.start, named)], "between")]
     for tick in upward.ticks():
         parts.append(line(across.start, upward.at(tick), across.end, upward.at(tick), "grid"))
         parts.append(text(40, upward.at(tick) + 4, number(tick), kind="tiny", anchor="end"))
     parts += [text(across.at(tick), 246, number(tick), kind="tiny", anchor="middle") for tick in across.ticks()]
     parts.append(text(width / 2, 263, "mean squared error that counts as success", kind="tiny", anchor="middle"))
     parts += [polyline(through(inside), "prior") for inside in curve.interior]
-    parts += [polyline(scratch, "bound"), polyline(through(curve.attack), "law")]
+    parts += [polyline(lower, "bound"), polyline(through(curve.attack), "law")]
     parts.append(line(across.start, named, across.end, named, "bound"))
     parts.append(line(across.at(corridor.mse), _TOP, across.at(corridor.mse), _BOTTOM, "limit"))
     title = "Risk corridor of the training run"
