@@ -371,7 +371,15 @@ def test_a_recommendation_survives_json_but_for_defenses(usual):
 def test_the_sentence_warns_where_the_bound_does_not_exclude_better_attacks(usual):
     option = usual.option("gaussian_noise")
     high, low = (
-        replace(usual, options=(usual.options[0], replace(option, mse_bound=replace(option.mse_bound, low=bound))))
+        replace(
+            usual,
+            options=(
+                usual.options[0],
+                replace(
+                    option, mse_bound=replace(option.mse_bound, low=bound, value=max(bound, option.mse_bound.value))
+                ),
+            ),
+        )
         for bound in (0.002, 0.0005)
     )
     assert "better attacks are not excluded" not in high.sentence
