@@ -16,6 +16,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
+from reconrisk.attacks.informed.step_bits import count_infeasible_steps
 from reconrisk.core.errors import InvalidInput
 from reconrisk.core.reconstruction import AttackReport, Cost, Ending, Reconstruction, Status
 from reconrisk.core.threat import Knows, Sees, ThreatModel
@@ -336,6 +337,7 @@ def match_candidates(
     settings: DpSgdSettings,
     prior: Tensor | None = None,
     mse: float = 0.0,
+    low_bits: bool = False,
 ) -> Identification:
     r"""Identify the candidate that a DP-SGD run was trained on, from its iterates and all other records.
 
@@ -358,12 +360,16 @@ def match_candidates(
         settings: Learning rate, clipping, noise and sampling of the run.
         prior: Prior weight of each candidate, equal by default.
         mse: Largest mean squared error that counts as success; 0 is the exact record.
+        low_bits: True to exclude candidates by the last bits of the weights first, as
+            :func:`~reconrisk.attacks.low_bits.low_bits` does. Only the candidates with the fewest weights that no float
+            noise explains are compared. For training that adds noise in the precision of the weights.
 
     Returns:
         The chosen candidate, the posterior of all candidates and the status.
 
     Raises:
-        InvalidInput: If records, labels, trajectory and settings do not fit together.
+        InvalidInput: If records, labels, trajectory and settings do not fit together, or ``low_bits`` is set for
+            training with sampling, where the candidate may be absent from a step.
 
     Assumes: plain gradient descent on the loss of each record, clipped to C = ``clip_norm``, with noise of
     :math:`\sigma` = ``noise_multiplier``; B is ``batch_size``.
@@ -395,6 +401,9 @@ def match_candidates(
         remedy = "Pass the divisor of the sums, under sampling usually the expected batch: records times probability."
         raise invalid_input("batch_size", None, "to be given under sampling", remedy)
     divisor = len(known_inputs) + 1.0 if settings.batch_size is None else settings.batch_size
+    if low_bits and rate < 1:
+        raise invalid_input("low_bits", low_bits, "to be False under sampling", "Leave low_bits out.")
+    infeasible = torch.zeros(len(candidates), dtype=torch.float64)
     scale = divisor / settings.learning_rate  # turns a change of the parameters into a noisy sum of gradients
     std = settings.noise_multiplier * clip_norm
     ratios, left = torch.zeros(2, len(candidates), dtype=torch.float64)
@@ -403,6 +412,17 @@ def match_candidates(
         known = clipped_gradients(model, loss_fn, before, known_inputs[who[step]], known_labels[who[step]], clip_norm)
         own = clipped_gradients(model, loss_fn, before, candidates, candidate_labels, clip_norm)
         residual = scale * (flat_vector(before) - flat_vector(after)) - known.sum(0)
+        if low_bits:
+            infeasible += count_infeasible_steps(
+                model,
+                loss_fn,
+                (before, after),
+                (candidates, candidate_labels),
+                (known_inputs[who[step]], known_labels[who[step]]),
+                clip_norm=clip_norm,
+                learning_rate=settings.learning_rate,
+                divisor=divisor,
+            )
         exponents = _step_log_ratios(residual[None], own[None], std)[0]
         ratios += _mix_over_sampling(exponents, rate)
         # a candidate that did not enter the step leaves the residual unchanged
@@ -412,6 +432,7 @@ def match_candidates(
         unit = _ROUNDINGS * max(torch.finfo(value.dtype).eps for value in before.values())
         norms = flat_vector(before).norm() + flat_vector(after).norm()
         rounded += float(unit * (scale * norms + (len(known) + 1) * clip_norm)) ** 2
+    ratios = ratios.masked_fill(infeasible > infeasible.min(), -math.inf)
     index, posterior, masses = most_likely_candidate(ratios, candidates, prior=prior, mse=mse)
     status = _status(float(left.min()), len(flat_vector(steps[0])) * (len(steps) - 1), math.sqrt(rounded) / std)
     mass = 0.0 if status is not None else float(masses[index].clamp(max=1.0))
