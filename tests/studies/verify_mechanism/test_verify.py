@@ -57,6 +57,13 @@ def test_consistent_is_earned():
     assert contribution.low < 1 < contribution.high
 
 
+def test_a_few_values_are_never_enough():
+    found = rr.verify_mechanism(SOUND, small(7), releases=400, rng=rng())
+    assert found.verdict is Verdict.NOT_ENOUGH
+    assert found.releases_needed is None
+    assert "too short" in found.reason
+
+
 def test_the_number_of_missing_releases_is_about_right():
     short = rr.verify_mechanism(SOUND, small(), releases=4, rng=rng())
     found = rr.verify_mechanism(SOUND, small(), rng=rng())

@@ -190,22 +190,25 @@ def missing_evidence(found: Evidence, rules: Rules) -> list[str]:
         The reasons; none if the claim is consistent with everything that was measured.
     """
     reasons = []
-    ratio, low = found.noise_limits()[0], found.least_noise()
+    (ratio, _, high), low = found.noise_limits(), found.least_noise()
     if low < rules.smallest_ratio:
         reasons.append(f"The noise ratio may be as small as {low:.3g}; {rules.smallest_ratio:g} must be excluded.")
-    if not found.plan.repeats and low > 1 / rules.smallest_ratio:
+    most = 1 / rules.smallest_ratio
+    if not found.plan.repeats and low > most:
         reasons.append(
             f"The residuals are {ratio:.3g} times the claimed noise: the description of the run does not fit, or there "
             "is more noise than claimed."
         )
+    elif not found.plan.repeats and high > most:  # residuals that are too long could hide missing noise
+        reasons.append(f"The residuals may be {high:.3g} times the claimed noise; {most:.3g} must be excluded.")
     name, least = found.weakest_block()
     if least < tests.BLOCK_RATIO:
         reasons.append(f"The noise ratio of {name} may be as small as {least:.3g}.")
+    if found.plan.repeats and tests.CONTRIBUTION not in found.plan.tests():
+        reasons.append(f"A release of {found.plan.size} values is too short to measure the contribution of a record.")
     # checked last, because it takes longest
-    needs_contribution = tests.CONTRIBUTION in found.plan.tests()
-    if not reasons and needs_contribution and not found.excludes_contribution(tests.LARGEST_CONTRIBUTION):
-        most = f"{tests.LARGEST_CONTRIBUTION:g} times the claimed one"
-        reasons.append(f"The contribution of the canary may be {most}.")
+    elif not reasons and found.plan.repeats and not found.excludes_contribution(tests.LARGEST_CONTRIBUTION):
+        reasons.append(f"The contribution of the canary may be {tests.LARGEST_CONTRIBUTION:g} times the claimed one.")
     return reasons
 
 
@@ -216,7 +219,7 @@ def _consistency(found: Evidence, rules: Rules) -> str:
         words = f"The noise is {ratio:.3g} times the claimed one [{low:.3g}, {high:.3g}]: more than claimed."
     ends = found.contribution_limits() if tests.CONTRIBUTION in found.plan.tests() else None
     if ends is None:
-        return f"{words} The contribution of a record was not tested."
+        return f"{words} The steps fit the described records and clipping."
     return f"{words} The canary contributes at most {ends[1]:.3g} times the claimed sensitivity."
 
 
@@ -252,6 +255,8 @@ def _contradiction(found: Evidence, rows: tuple[MechanismTest, ...]) -> str:
 def _releases_needed(found: Evidence, rules: Rules) -> float | None:
     """Estimate the further releases until a sound mechanism would be consistent; None if no number is enough."""
     plan = found.plan
+    if plan.repeats and tests.CONTRIBUTION not in plan.tests():
+        return None
     if not plan.repeats and found.least_noise() > 1 / rules.smallest_ratio:
         return None
     arms = 3 if plan.repeats else 0

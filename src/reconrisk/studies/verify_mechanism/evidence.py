@@ -314,7 +314,7 @@ class Evidence:
         """Return True if the canary contributes less than ``factor`` times the claimed contribution."""
         measured = [each for each in (self._expected, self._learned) if each.cosines]
         shift = factor * self._claimed_shift
-        return bool(measured) and all(each.excludes(shift, alpha=self.plan.alpha / 2) for each in measured)
+        return bool(measured) and all(each.excludes(shift, alpha=self.plan.alpha / 4) for each in measured)
 
     def weakest_block(self) -> tuple[str, float]:
         """Return the parameter with the smallest lower limit of its noise ratio, and that limit."""

@@ -123,7 +123,7 @@ class MechanismVerdict(Result):
         """Verdict, its reason, and the evidence still missing."""
         words = f"{self.subject}: {self.verdict.value}, after {_count_releases(self.releases)}. {self.reason}"
         if self.verdict is Verdict.NOT_ENOUGH and self.releases_needed is not None:
-            words += f" Missing: about {_count_releases(math.ceil(self.releases_needed))} more."
+            words += f" Missing: about {_count_releases(math.ceil(self.releases_needed), 'more ')}."
         return words
 
     def to_rows(self) -> tuple[Row, ...]:
@@ -165,5 +165,5 @@ class MechanismVerdict(Result):
         return "\n".join([*lines, "Assumes:", *(f"  - {each}" for each in self.assumptions)])
 
 
-def _count_releases(number: int) -> str:
-    return f"{number} release{'' if number == 1 else 's'}"
+def _count_releases(number: int, kind: str = "") -> str:
+    return f"{number} {kind}release{'' if number == 1 else 's'}"
