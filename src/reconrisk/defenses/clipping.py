@@ -49,7 +49,8 @@ class NoiseScales:
     def to_noise_units(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the release divided by its noise and multiplied by :attr:`unit`; unchanged if all scales are equal."""
         self.check_fits(released)
-        return {name: tensor.double() * (self.unit / self.stds[name].double()) for name, tensor in released.items()}
+        wide = {name: tensor.double() for name, tensor in released.items()}
+        return {name: tensor * (self.unit / self.stds[name].to(tensor)) for name, tensor in wide.items()}
 
     def check_fits(self, released: Mapping[str, Tensor]) -> None:
         """Raise InvalidInput unless ``released`` has the names and shapes of the scales."""

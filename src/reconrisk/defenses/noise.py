@@ -176,7 +176,7 @@ def gaussian_noise(std: float) -> NoisyRelease:
         InvalidInput: If ``std`` is not a finite number above zero.
 
     Assumes: nothing. For DP-SGD let the release clip each record (``clip=HardClip(C), reduction="sum"``) and pass
-    ``std = noise_multiplier * C``.
+    ``std = noise_multiplier * C``. See :class:`reconrisk.releases.updates.clipping.HardClip` for the rounding of sums.
 
     >>> sent = gaussian_noise(0.1)({"w": torch.zeros(2)}, rng=torch.Generator().manual_seed(0))
     >>> sent["w"].round(decimals=2)

@@ -21,7 +21,9 @@ class HardClip:
     Attributes:
         norm: Largest norm of a clipped gradient.
 
-    Edge cases: the derivative jumps at ``|g| = norm``, which has probability zero for gradients with a density.
+    Edge cases: the derivative jumps at ``|g| = norm``, which has probability zero for gradients with a density. In
+    floating point, rounding lets the sum of a batch move by slightly more than ``norm``. A guarantee about noise on a
+    sum needs gradients of single records that ``clip_rows`` of :mod:`reconrisk.releases.float_safe_noise` clips.
 
     >>> HardClip(2.0).factor(torch.tensor([1.0, 4.0]))
     tensor([1.0000, 0.5000])
