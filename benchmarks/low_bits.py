@@ -128,16 +128,16 @@ def weights(sizes: tuple[int, int], rate: float, batch: int, runs: int = 4) -> C
 
 
 CONTENDERS = {
-    "our noise, p = 738": lambda: updates(SMALL, add_exactly, 1000),
-    "our noise, p = 738, ordinary best candidate": lambda: updates(SMALL, add_exactly, 1000, by_bits=False),
-    "our noise, p = 11,778": lambda: updates(LARGE, add_exactly, 100),
-    "our noise, p = 11,778, ordinary best candidate": lambda: updates(LARGE, add_exactly, 100, by_bits=False),
-    "float32, p = 738": lambda: updates(SMALL, add_floats, 300),
-    "float64, p = 738": lambda: updates(SMALL, add_floats, 300, dtype=torch.float64),
-    "four float32 normals, p = 738": lambda: updates(SMALL, partial(add_floats, terms=4), 300),
-    "float32, p = 11,778": lambda: updates(LARGE, add_floats, 100),
-    "float32, sum with 7 known records, p = 738": lambda: updates(SMALL, add_floats, 60, others=7),
-    "float32, weights after a step, p = 11,778, batch 8, rate 1": lambda: weights(LARGE, 1.0, 8),
-    "float32, weights after a step, p = 11,778, batch 8, rate 0.1": lambda: weights(LARGE, 0.1, 8),
-    "float32, weights after a step, p = 738, batch 8, rate 1": lambda: weights(SMALL, 1.0, 8, runs=12),
+    "our noise, p = 738": partial(updates, SMALL, add_exactly, 1000),
+    "our noise, p = 738, ordinary best candidate": partial(updates, SMALL, add_exactly, 1000, by_bits=False),
+    "our noise, p = 11,778": partial(updates, LARGE, add_exactly, 100),
+    "our noise, p = 11,778, ordinary best candidate": partial(updates, LARGE, add_exactly, 100, by_bits=False),
+    "float32, p = 738": partial(updates, SMALL, add_floats, 300),
+    "float64, p = 738": partial(updates, SMALL, add_floats, 300, dtype=torch.float64),
+    "four float32 normals, p = 738": partial(updates, SMALL, partial(add_floats, terms=4), 300),
+    "float32, p = 11,778": partial(updates, LARGE, add_floats, 100),
+    "float32, sum with 7 known records, p = 738": partial(updates, SMALL, add_floats, 60, others=7),
+    "float32, weights after a step, p = 11,778, batch 8, rate 1": partial(weights, LARGE, 1.0, 8),
+    "float32, weights after a step, p = 11,778, batch 8, rate 0.1": partial(weights, LARGE, 0.1, 8),
+    "float32, weights after a step, p = 738, batch 8, rate 1": partial(weights, SMALL, 1.0, 8, runs=12),
 }
