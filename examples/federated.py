@@ -42,7 +42,7 @@ def defended() -> rr.Defense:
 
 def client_app(defense: rr.Defense) -> ClientApp:
     """A client like any other but for the modifier: it trains on its own images and returns its weights."""
-    mod = rr.integrations.flower_mod(defense, small_model(), prior_success=1e-9, seed=0)
+    mod = rr.integrations.flower_mod(defense, small_model(), prior_success=1e-9)
     app = ClientApp(mods=[mod])
 
     @app.train()
