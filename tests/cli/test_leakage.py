@@ -10,6 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import reconrisk.studies.leakage.leakage as library
+from reconrisk.cli import main
 from reconrisk.cli.app import app
 from reconrisk.core.errors import InvalidFile, InvalidInput
 from reconrisk.core.storage.serialization import from_json
@@ -184,3 +185,32 @@ def test_a_folder_that_cannot_be_one_is_refused_before_the_work(digits, work):
         result = run(*digits, "--out", out)
         assert result.exit_code == 2
     assert (work / "taken").read_text() == "mine"
+
+
+CUT = """
+from torch import nn
+
+
+class Cut(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs).detach()
+
+
+def build():
+    return nn.Sequential(Cut(2, 3), nn.Linear(3, 2))
+"""
+
+
+def test_a_cut_graph_is_a_message_and_an_exit_code(private, work, monkeypatch, capsys):
+    (work / "cut_nets.py").write_text(CUT)
+    save_file(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)).state_dict(), work / "w.safetensors")
+    words = ["cut_nets:build" if word == "private_nets:build" else word for word in private]
+    monkeypatch.setattr(sys, "argv", ["reconrisk", "leakage", *words, *STEP])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    sys.modules.pop("cut_nets", None)
+    message = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert message.startswith("reconrisk: Expected a derivative that agrees with finite differences")
+    assert "layer '0' (Cut)" in message
+    assert not (work / "leakage-report").exists()

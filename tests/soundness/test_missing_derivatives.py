@@ -251,6 +251,12 @@ def test_an_audit_refuses_a_cut_model() -> None:
     assert_refused(lambda: rr.audit(Broken("detach"), data, trials=1), BREAKS["detach"])
 
 
+def test_no_defense_is_recommended_for_a_cut_model() -> None:
+    inputs, labels = records(12)
+    data = Dataset("toy", inputs, labels, classes=tuple("abcd"))
+    assert_refused(lambda: rr.recommend_defense(Broken("no_grad"), data, accept="mse<=0.01: 5%"), BREAKS["no_grad"])
+
+
 @pytest.mark.parametrize("attack", [rr.attacks.inverting_gradients(steps=5), rr.attacks.gauss_newton()])
 def test_attacks_along_a_cut_derivative_refuse(attack: Attack) -> None:
     inputs, labels = records(1)

@@ -99,7 +99,7 @@ def compute_public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
         The quantities that configure and evaluate defenses.
 
     Raises:
-        InvalidInput: If there are too few records for two updates.
+        InvalidInput: If there are too few records for two updates, or the derivative of an update is broken.
     """
     rng, public, batch_size = torch.Generator().manual_seed(seed), subject.dataset, subject.recipe.batch_size
     client = subject.client(constant_guess())
@@ -113,6 +113,7 @@ def compute_public_part(subject: ModelUpdates, *, seed: int) -> PublicPart:
     batches = torch.randperm(len(public), generator=rng)[: count * batch_size].split(batch_size)
     labels = labels_or_zeros(public)
     releases = tuple(client.release(public.inputs[rows], labels[rows]) for rows in batches)
+    releases[0].check_derivative()  # attacks that fail for want of it would recommend too little noise
     # draws of the prior keep the labels of public batches, which a bound on the inputs takes as known
     prior = tuple(
         client.release(draw_from_box(public.inputs[rows], public.data_range, rng=rng), labels[rows])
