@@ -236,6 +236,7 @@ def audit(
     options, run = check_options(options, AuditOptions), training_run(training)
     public = options.public_dataset()
     limits, stated_threat = check_limits(max_risk), audited.threat(threat)
+    audited = audited.seen_by(stated_threat)
     checked = check_goals(audited.default_goals if goals is None else goals, limits, audited.dataset)
     token = CancelToken(seconds_from_budget(budget))  # the budget starts now: planning and proofs count
     mechanism = _training_mechanism(run, audited)

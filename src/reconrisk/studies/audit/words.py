@@ -45,6 +45,8 @@ def write_sentence(result: AuditResult) -> str:
             parts.append(f"{_under(line.defense)}, {found}{most}")
     count = result.subject.batch_size
     seen = f"one update of {count} record{'s' if count > 1 else ''}"
+    if result.threat.sees is Sees.EVERY_UPDATE:
+        seen = "every update of the training"
     if result.threat.sees is Sees.FINAL_MODEL:
         known = Knows.OTHER_RECORDS in result.threat.knows
         seen = "the trained model and all records but one" if known else "the trained model"

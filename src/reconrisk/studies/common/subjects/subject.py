@@ -203,6 +203,11 @@ class Subject(ABC):
             raise invalid_input("threat.sees", stated.sees.value, expected, self.sees_remedy)
         return stated
 
+    def seen_by(self, threat: ThreatModel) -> Subject:
+        """Return the subject whose releases an adversary with these powers sees; by default the same."""
+        del threat
+        return self
+
     def batch(self, rows: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return the records and labels of these rows; labels are zero if the data have none."""
         batch = self.dataset.subset(list(rows))

@@ -21,6 +21,8 @@ from reconrisk.releases.release import Release
 from reconrisk.releases.shadow.checks import RandomBatches
 from reconrisk.releases.shadow.release import PrivateModelRelease
 from reconrisk.releases.shadow.training import ShadowTraining
+from reconrisk.releases.shadow.trajectory import PrivateTrajectoryRelease
+from reconrisk.releases.training.optimizers import StochasticGradientDescent
 from reconrisk.releases.training.trained_model import TrainedModelRelease
 from reconrisk.studies.common.subjects.subject import (
     WITHOUT_NOISE,
@@ -42,14 +44,17 @@ class TrainedNetwork(Subject):
     Attributes:
         given: Release of the trained model that the caller passed.
         dataset: Records that targets are drawn from.
+        every_step: True if the adversary sees the change of the parameters in every step.
     """
 
     given: TrainedModelRelease | PrivateModelRelease
     dataset: Dataset
     # The model of the current draw: training it again for every attack may take longer than the attacks.
     _trained: dict[tuple[int, ...], Release] = field(default_factory=dict, init=False, repr=False)
+    every_step: bool = False
 
     unit = "model"
+    sees = (Sees.FINAL_MODEL, Sees.EVERY_UPDATE, Sees.ONE_UPDATE)
     trained_model = TRAINING
     default_threat: ClassVar[ThreatModel] = ThreatModel(
         Sees.FINAL_MODEL, knows=frozenset({Knows.OTHER_RECORDS, Knows.INITIALISATION, Knows.DEFENSE})
@@ -70,6 +75,19 @@ class TrainedNetwork(Subject):
             return cls(_release_of_training(subject, dataset), dataset)
         _check_takes_target(subject.training if isinstance(subject, PrivateModelRelease) else subject)
         return cls(subject, as_dataset(data, subject))
+
+    def seen_by(self, threat: ThreatModel) -> TrainedNetwork:
+        """Return the subject that releases every step if the threat sees every update."""
+        if threat.sees is not Sees.EVERY_UPDATE:
+            return self
+        if not isinstance(self.given, PrivateModelRelease):
+            remedy = "Pass a training with private=, or threat.sees='final-model'."
+            raise InvalidInput(f"Expected training with noise for a threat that sees every update. {remedy}")
+        rule = self.given.training.optimizer
+        if not isinstance(rule, StochasticGradientDescent) or rule.momentum:
+            remedy = "Use rr.releases.sgd(rate), or threat.sees='final-model'."
+            raise InvalidInput(f"Expected SGD without momentum for a threat that sees every update. {remedy}")
+        return replace(self, every_step=True)
 
     @property
     def name(self) -> str:
@@ -93,7 +111,8 @@ class TrainedNetwork(Subject):
         known = f"on one record and {fixed} other{'' if fixed == 1 else 's'} that are known"
         if isinstance(given, PrivateModelRelease):
             steps = given.training.step_count
-            return f"the model after {steps} steps of {rule} with clipped gradients and noise {known}"
+            seen = "every update of" if self.every_step else "the model after"
+            return f"{seen} {steps} steps of {rule} with clipped gradients and noise {known}"
         steps = given.steps if given.steps is not None else len(given.batches or ())
         seen = "the model" if given.queries is None else "outputs of the model for known queries"
         return f"{seen} after {steps} steps of {rule} {known}"
@@ -103,7 +122,8 @@ class TrainedNetwork(Subject):
         del attack
         inputs, labels = self.batch(rows)
         if isinstance(self.given, PrivateModelRelease):
-            private = replace(self.given, inputs=inputs, labels=labels)
+            kind = PrivateTrajectoryRelease if self.every_step else PrivateModelRelease
+            private = kind(self.given.training, inputs, labels, self.given.seed)
             return private if rng is None else private.redraw(rng)
         if rows not in self._trained:
             self._trained.clear()  # trials are ordered by draw, so earlier models are not needed again
