@@ -478,5 +478,6 @@ def _refuse_graph(error: RuntimeError) -> InvalidInput:
     """Return the error for a release that torch cannot differentiate."""
     cause = str(error).strip().splitlines()[0].rstrip(".")
     return InvalidInput(
-        f"Expected a release that torch can differentiate with respect to the records: {cause}. {CUT} {UNSAFE}"
+        f"Expected a release that torch can differentiate with respect to the records, got: {cause}. Use layers and a "
+        f"loss that torch differentiates twice, without once_differentiable. {UNSAFE}"
     )

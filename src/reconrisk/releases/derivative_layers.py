@@ -99,9 +99,9 @@ class Network:
         found = {f"outputs {place}": each for place, each in enumerate(_find_tensors(outputs))}
         if self.loss_fn is not None:
             try:
-                found["loss"] = record_losses(self.loss_fn, outputs, labels)
-            except (RuntimeError, ValueError, TypeError, AttributeError):  # a loss of the whole batch
                 found["loss"] = self.loss_fn(outputs, labels)
+            except (RuntimeError, ValueError, TypeError):  # a loss of one record
+                found["loss"] = record_losses(self.loss_fn, outputs, labels)
         return found
 
     def check_values(self, inputs: Tensor, labels: Tensor) -> None:
