@@ -1,4 +1,6 @@
+import copy
 import math
+import pickle
 from fractions import Fraction
 
 import mpmath
@@ -112,6 +114,23 @@ def test_the_operating_system_gives_new_bits_each_time():
         abs(float(noise.add_noise(torch.zeros(100_000, dtype=torch.float64), 1.0, noise.SystemGenerator()).std()) - 1)
         < 0.02
     )
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        copy.copy,
+        copy.deepcopy,
+        lambda rng: pickle.loads(pickle.dumps(rng)),  # noqa: S301 - bytes of this test
+        lambda rng: rng.clone_state(),
+    ],
+)
+def test_copies_draw_bits_of_the_operating_system_too(duplicate):
+    # torch copies a subclass to its own class, whose noise follows from 32 bits
+    one = noise.SystemGenerator()
+    other = duplicate(one)
+    assert isinstance(other, noise.SystemGenerator)
+    assert other.initial_seed() != one.initial_seed()
 
 
 def test_a_seed_does_not_decide_the_bits_of_the_operating_system():

@@ -21,6 +21,7 @@ import math
 import secrets
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import mpmath
 import torch
@@ -43,10 +44,21 @@ class SystemGenerator(torch.Generator):
 
     torch's own generators have 32 seed bits, which an adversary can try one by one. Code that draws with torch itself,
     such as a defense of another package, gets numbers of a generator that the operating system seeded.
+
+    Edge cases: a copy, also in another process, is a new generator of the same kind. torch would copy it to one with
+    32 seed bits.
     """
 
     def __init__(self) -> None:
         self.manual_seed(secrets.randbits(63))
+
+    def __reduce__(self) -> Any:
+        """Let copies and pickles be system generators too, with a seed of their own."""
+        return SystemGenerator, ()
+
+    def clone_state(self) -> SystemGenerator:
+        """Return a new system generator: there is no state to clone."""
+        return SystemGenerator()
 
 
 _SEEDED = (
