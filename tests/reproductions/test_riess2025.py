@@ -43,7 +43,7 @@ def test_a_million_parameters_beside_leave_the_law_as_it_is():
     np.testing.assert_allclose(errors.gradient_norms, NORM * np.sqrt(1 + 1 / 250_000), rtol=1e-5)
     for noise, row in zip(NOISES, errors.mse, strict=True):
         law = rr.bounds.analytic_inversion_law(Gaussian(noise), dimension=4, norm=NORM)
-        assert kstest(row, law.cdf).pvalue > 0.01
+        assert kstest(row, law.cdf).pvalue > 0.01 / len(NOISES)  # all four together are wrong in 1 % of draws
     rows = compared("name", errors, 4, "remark")
     assert "80 errors" in rows[0].what
     assert rows[1].what == "name: mean MSE over sigma^2 |x|^2"

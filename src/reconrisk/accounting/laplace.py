@@ -48,7 +48,7 @@ def laplace_profile(releases: Sequence[tuple[float, int]]) -> PrivacyProfile:
     Reference: the lattice follows doroshenko2022.
 
     >>> round(laplace_profile([(1.0, 1)]).success(0.3), 4)
-    0.6935
+    0.6934
     """
     total = sum(epsilon * count for epsilon, count in releases)
     if sum(count for _, count in releases) == 1:
