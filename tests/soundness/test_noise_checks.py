@@ -150,3 +150,18 @@ def test_the_last_bits_of_our_noise_name_no_more_records_than_the_guarantee_allo
         named += int(distances.argmin()) == row
     bound = rr.success_upper_bound(Gaussian(1.0), prior_success=1 / COUNT).value
     assert named / releases <= bound + 3 * math.sqrt(bound * (1 - bound) / releases)
+
+
+def test_the_sentence_about_a_bound_names_noise_of_other_code():
+    caveat = "low bits of the noise not counted"
+    result, error = audit(HandMade(1.0, precision=torch.float64), trials=2)
+    assert error is None
+    assert caveat in result.sentence
+    result, _ = audit(rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), trials=2)
+    assert caveat not in result.sentence
+
+
+def test_a_contradicted_scale_says_what_to_do():
+    result, error = audit(HandMade(1.0, 0.6, torch.float64))
+    assert "rr.verify_mechanism" in str(error)
+    assert result.lines[0].verdict.value == "the guarantee is contradicted"

@@ -18,7 +18,7 @@ UNSAFE = "No number is reported, since a missing derivative does not mean that r
 
 CUT = (
     "Remove detach(), .data, no_grad(), rounding, casts to integers and conversions to numpy. The backward of an "
-    "autograd function must be right and differentiable."
+    "autograd function must be right and differentiable. To freeze a layer use layer.requires_grad_(False) instead."
 )
 
 _NO_GRAD = (

@@ -96,7 +96,7 @@ def test_a_contradiction_says_both_numbers_and_carries_the_result():
     assert str(each.guarantee) in str(caught.value)
     assert "best_candidate reaches mse<=0.001 under none" in str(caught.value)
     assert "beats a bound that covers it" in caught.value.result.sentence
-    assert line.verdict.value == "an attack beats a bound that covers it"
+    assert line.verdict.value == "the guarantee is contradicted"
 
 
 def test_more_lines_make_each_alarm_rarer():

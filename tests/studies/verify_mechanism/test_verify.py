@@ -15,7 +15,7 @@ from reconrisk.studies.verify_mechanism import evidence as tests
 from reconrisk.studies.verify_mechanism.claims import gaussian_of_one_release
 from reconrisk.studies.verify_mechanism.evidence import Evidence, Plan
 from reconrisk.studies.verify_mechanism.result import Verdict
-from reconrisk.studies.verify_mechanism.sources import choose_canary
+from reconrisk.studies.verify_mechanism.sources import UNTESTED_BITS, choose_canary
 
 SOUND = clip_and_noise(noise_multiplier=1.0, clip_norm=1.0)
 
@@ -39,6 +39,44 @@ def test_a_verdict_is_a_result(tmp_path):
         assert words in text
     assert found.seed == 7
     assert found.exit_code == 0
+
+
+def unscaled_step(noise_multiplier):
+    """A step whose noise is not multiplied by the clip norm."""
+
+    def step(inputs, labels):
+        return {"w": inputs.sum(0) + noise_multiplier * torch.randn(inputs.shape[1], generator=draws)}
+
+    draws = rng(5)
+    return step
+
+
+@pytest.mark.parametrize(("clip_norm", "verdict"), [(4.0, Verdict.CONTRADICTED), (0.5, Verdict.CONSISTENT)])
+def test_noise_without_the_factor_of_the_clip_norm_is_named(clip_norm, verdict):
+    claim = rr.mechanisms.dp_sgd(noise_multiplier=1.0, clip_norm=clip_norm, sampling_probability=0.1, steps=10)
+    records = nn.functional.normalize(torch.randn(6, 400, generator=rng())) * 0.5, torch.zeros(6)
+    found = rr.verify_mechanism(unscaled_step(1.0), records, claimed=claim, rng=rng())
+    assert found.verdict is verdict
+    assert f"This is 1 / clip_norm (clip_norm={clip_norm:g})" in found.sentence
+    assert ("epsilon is at least" in found.sentence) == found.is_contradicted
+    assert "for one release" not in found.table()
+
+
+def test_a_right_or_otherwise_wrong_scale_is_not_called_a_forgotten_clip_norm():
+    assert "1 / clip_norm" not in rr.verify_mechanism(SOUND, small(), rng=rng()).sentence
+    found = rr.verify_mechanism(SOUND, small(), claimed=rr.mechanisms.Gaussian(2.0, 1.0), rng=rng())
+    assert found.is_contradicted
+    assert "1 / clip_norm" not in found.sentence
+    assert "for one release" in found.table()
+
+
+def test_only_exact_noise_has_no_caveat_about_low_bits():
+    records = nn.functional.normalize(torch.randn(6, 400, generator=rng())) * 0.5, torch.zeros(6)
+    by_hand = rr.verify_mechanism(
+        unscaled_step(1.0), records, claimed=rr.mechanisms.dp_sgd(noise_multiplier=1.0), rng=rng()
+    )
+    assert UNTESTED_BITS in by_hand.assumptions
+    assert UNTESTED_BITS not in rr.verify_mechanism(SOUND, small(), rng=rng()).assumptions
 
 
 def test_the_same_seed_gives_the_same_verdict():

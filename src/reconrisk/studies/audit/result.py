@@ -25,7 +25,10 @@ NOTICE = (
 )
 
 
-_WRONG = "the mechanism is not implemented as stated, or the code is wrong."
+_WRONG = (
+    "the mechanism is not implemented as stated, or the code is wrong. Find the error with rr.verify_mechanism, or use "
+    "a defense of rr.defenses."
+)
 _LOW_BITS = (
     "the last bits of the release show which record was used, because the noise was added in floating point. Add it "
     "with rr.defenses, and never in the precision of a tensor; more noise does not help."
@@ -35,7 +38,7 @@ _LOW_BITS = (
 class Verdict(Enum):
     """Verdict of a line of the audit."""
 
-    CONTRADICTION = "an attack beats a bound that covers it"
+    CONTRADICTION = "the guarantee is contradicted"
     LEAKS = "attacks rebuild more than guesses do"
     NO_GAIN = "no attack that was tried does better than guessing"
     NOTHING_RUN = "no attack was run to its end"

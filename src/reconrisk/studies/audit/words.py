@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from reconrisk.core.guarantee import Estimate, Guarantee, format_rounded_down, format_rounded_up
+from reconrisk.core.guarantee import IDEAL_NOISE, Estimate, Guarantee, format_rounded_down, format_rounded_up
 from reconrisk.core.storage.text_table import align_columns
 from reconrisk.core.threat import Knows, Sees
 
@@ -42,6 +42,8 @@ def write_sentence(result: AuditResult) -> str:
             most = ""
             if bound is not None:
                 most = f", and no covered adversary rebuilds more than {format_rounded_up(100 * bound.value)}%"
+                if IDEAL_NOISE in bound.assumptions:
+                    most += " (low bits of the noise not counted: code other than rr.defenses added it)"
             parts.append(f"{_under(line.defense)}, {found}{most}")
     count = result.subject.batch_size
     seen = f"one update of {count} record{'s' if count > 1 else ''}"

@@ -111,6 +111,7 @@ _TIME_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _FEWEST = 30  # smallest group whose mean reveals little about any single record in it
 _MOST_PUBLIC = 256  # public records used to choose a defense; more would take longer than the trials
 _SEEDS = 2**63  # torch.Generator takes seeds below this
+_OWN = "A defense of your own extends reconrisk.defenses.base.BaseDefense, as docs/plugins.md shows."
 _DEFENSE = "Pass one such as rr.defenses.clip_and_noise(noise_multiplier=1.0, clip_norm=1.0), or None for no defense."
 
 
@@ -212,7 +213,7 @@ def label_defenses(defenses: Any, training: Mechanism | None, *, of_updates: boo
     for label, defense in found.items():
         # A factory such as rr.defenses.prune, passed without a call, is a routine.
         if defense is not None and (inspect.isroutine(defense) or not hasattr(defense, "replay")):
-            raise invalid_input(f"defenses[{label!r}]", defense, "to be a configured defense", _DEFENSE)
+            raise invalid_input(f"defenses[{label!r}]", defense, "to be a configured defense", f"{_DEFENSE} {_OWN}")
         if label == UNDEFENDED and defense is not None:
             raise invalid_input("name in defenses", label, "to be used for None only", "Give the defense another name.")
     return found

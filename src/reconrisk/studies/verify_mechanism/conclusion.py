@@ -14,7 +14,7 @@ from reconrisk.core.mechanism import ApproximateDP, GaussianDP, Mechanism, PureD
 from reconrisk.statistics.noise_scale import scale_limits
 from reconrisk.statistics.privacy_lower_bounds import gaussian_epsilon, shape_free_epsilon
 from reconrisk.studies.verify_mechanism import evidence as tests
-from reconrisk.studies.verify_mechanism.claims import epsilon_with_less_noise
+from reconrisk.studies.verify_mechanism.claims import epsilon_with_less_noise, gaussian_of_one_release
 from reconrisk.studies.verify_mechanism.evidence import Evidence
 from reconrisk.studies.verify_mechanism.result import MechanismTest, MechanismVerdict, Verdict
 from reconrisk.studies.verify_mechanism.trainings import ONE_RUN, TrainingAudit
@@ -90,9 +90,9 @@ def conclude(
     if not is_valid:
         reason = "The audit was interrupted before the fixed number of releases."
     elif combined >= rules.needed:
-        verdict, reason = Verdict.CONTRADICTED, _contradiction(found, rows)
+        verdict, reason = Verdict.CONTRADICTED, _contradiction(found, rows) + _forgotten_clip_norm(found, claimed)
     elif not missing:
-        verdict, reason = Verdict.CONSISTENT, _consistency(found, rules)
+        verdict, reason = Verdict.CONSISTENT, _consistency(found, rules) + _forgotten_clip_norm(found, claimed)
     return MechanismVerdict(
         verdict=verdict,
         reason=reason,
@@ -250,6 +250,15 @@ def _contradiction(found: Evidence, rows: tuple[MechanismTest, ...]) -> str:
     if worst.name == tests.BLOCKS:
         return f"Parameter {worst.weakest} has {estimate:.3g}{ends} times the claimed noise."
     return f"The noise{along} is {estimate:.3g}{ends} times the claimed one.{where}"
+
+
+def _forgotten_clip_norm(found: Evidence, claimed: Mechanism) -> str:
+    """Return a hint if the noise ratio is that of noise which is not multiplied by the clip norm."""
+    clip_norm = gaussian_of_one_release(claimed).clip_norm
+    ratio, low, high = found.noise_limits()
+    if ratio is None or low <= 1 <= high or not low <= 1 / clip_norm <= high:
+        return ""
+    return f" This is 1 / clip_norm (clip_norm={clip_norm:g}): the noise may not be multiplied by the clip norm."
 
 
 def _releases_needed(found: Evidence, rules: Rules) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from reconrisk.core.guarantee import format_rounded_down, format_rounded_up
-from reconrisk.core.mechanism import Mechanism
+from reconrisk.core.mechanism import Gaussian, Mechanism
 from reconrisk.core.storage.result import Result, Row
 from reconrisk.core.storage.serialization import serializable
 from reconrisk.core.storage.text_table import table_from_rows
@@ -124,6 +124,12 @@ class MechanismVerdict(Result):
         words = f"{self.subject}: {self.verdict.value}, after {_count_releases(self.releases)}. {self.reason}"
         if self.verdict is Verdict.NOT_ENOUGH and self.releases_needed is not None:
             words += f" Missing: about {_count_releases(math.ceil(self.releases_needed), 'more ')}."
+        claimed, found = self.epsilon_claimed, self.epsilon_within_family
+        if self.is_contradicted and claimed is not None and found is not None and found > claimed:
+            words += (
+                f" If the mechanism is otherwise as claimed, epsilon is at least {format_rounded_down(found)}, "
+                f"not at most {format_rounded_up(claimed)} ({self.confidence:.0%} confidence, delta {self.delta:g})."
+            )
         return words
 
     def to_rows(self) -> tuple[Row, ...]:
@@ -160,7 +166,8 @@ class MechanismVerdict(Result):
             ("lower bound within the family of the claimed mechanism", self.epsilon_within_family, format_rounded_down),
             ("shape-free lower bound", self.epsilon_shape_free, format_rounded_down),
         )
-        lines.append(f"epsilon at delta {self.delta:g}")
+        of_one = ", for one release; claim rr.mechanisms.dp_sgd(..., steps=...) for a run"
+        lines.append(f"epsilon at delta {self.delta:g}{of_one if isinstance(self.claimed, Gaussian) else ''}")
         lines += [f"  {name:<55} {'unknown' if value is None else form(value)}" for name, value, form in bounds]
         return "\n".join([*lines, "Assumes:", *(f"  - {each}" for each in self.assumptions)])
 

@@ -26,6 +26,12 @@ from reconrisk.defenses.clipping import NoiseScales
 from reconrisk.releases.model_state import LossFunction
 from reconrisk.studies.verify_mechanism.claims import gaussian_of_one_release
 
+UNTESTED_BITS = (
+    "the low bits of the noise are not tested: noise that other code than rr.defenses adds in floating point can "
+    "identify a record by them"
+)
+"""Assumption of every verdict about noise that other code may have added."""
+
 Array = NDArray[np.float64]
 
 Step: TypeAlias = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
@@ -128,7 +134,7 @@ class DefenseSource(ReleaseSource):
     ) -> None:
         mechanism = claimed if claimed is not None else defense.mechanism
         if mechanism is None:
-            remedy = "Pass claimed=rr.mechanisms.Gaussian(...), or a defense with a mechanism, such as clip_and_noise."
+            remedy = "Pass claimed=rr.mechanisms.Gaussian(...); in the shell, --noise-multiplier and --clip-norm."
             raise invalid_input(f"mechanism of {defense}", None, "to be claimed", remedy)
         one = gaussian_of_one_release(mechanism)
         self.name, self.claimed, self.shift = str(defense), mechanism, 1 / one.noise_multiplier
@@ -147,6 +153,8 @@ class DefenseSource(ReleaseSource):
         self._means = [self._replay(each) for each in self._updates]
         self.has_mean = self._means[0] is not None
         self.assumptions = ("the release is one whole update, or none", "the noise is Gaussian")
+        if not getattr(defense, "exact_noise", False):  # a plugin's defense may lack it
+            self.assumptions += (UNTESTED_BITS,)
 
     def release(self, added: tuple[int, ...]) -> Array:
         """Return the defended update of a candidate, or of none."""
@@ -247,6 +255,7 @@ class RecordSource(ReleaseSource):
             "releases are in the unit of the claim: the noisy sum of clipped gradients",
             "the noise is Gaussian, of equal scale in units of the claim",
             "the canary is one record; another record may contribute more",
+            UNTESTED_BITS,
         )
 
     def release(self, added: tuple[int, ...]) -> Array:

@@ -32,7 +32,7 @@ from reconrisk.studies.verify_mechanism.conclusion import Rules, conclude, concl
 from reconrisk.studies.verify_mechanism.evidence import Evidence, Plan
 from reconrisk.studies.verify_mechanism.iterates import FinishedRun
 from reconrisk.studies.verify_mechanism.result import MechanismVerdict
-from reconrisk.studies.verify_mechanism.sources import DefenseSource, RecordSource, ReleaseSource, Step
+from reconrisk.studies.verify_mechanism.sources import UNTESTED_BITS, DefenseSource, RecordSource, ReleaseSource, Step
 from reconrisk.studies.verify_mechanism.trainings import TrainingAudit
 
 Array = NDArray[np.float64]
@@ -399,6 +399,7 @@ def _verify_iterates(
         "plain gradient descent with the stated learning rate, batch size and records in each step",
         "the noise is Gaussian; a wrong description of the run can only hide missing noise",
         "clipping is that of the description: a finished run does not show the contribution of one record",
+        UNTESTED_BITS,
     )
     return conclude(found, "finished DP-SGD run", run.claimed, assumptions, rules, was_interrupted)
 
