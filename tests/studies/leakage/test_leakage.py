@@ -257,3 +257,14 @@ def test_bad_settings_are_refused_before_anything_is_computed(options, message, 
     with pytest.raises(InvalidInput) as caught:
         measured(**options)
     assert str(caught.value).startswith(message)
+
+
+def test_records_may_be_a_pair_of_tensors_as_in_audits():
+    pair = torch.rand(3, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 0])
+    settings = {"noise_multiplier": 1.0, "clip_norm": 1.0}
+    model = nn.Linear(2, 2)
+    found = leakage(model, pair, **settings, rng=torch.Generator().manual_seed(0))
+    same = leakage(model, Dataset("records", *pair), **settings, rng=torch.Generator().manual_seed(0))
+    assert found.to_rows() == same.to_rows()
+    with pytest.raises(InvalidInput, match="a pair of tensors"):
+        leakage(model, 3, **settings, rng=torch.Generator())

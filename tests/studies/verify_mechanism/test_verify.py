@@ -57,7 +57,7 @@ def test_noise_without_the_factor_of_the_clip_norm_is_named(clip_norm, verdict):
     records = nn.functional.normalize(torch.randn(6, 400, generator=rng())) * 0.5, torch.zeros(6)
     found = rr.verify_mechanism(unscaled_step(1.0), records, claimed=claim, rng=rng())
     assert found.verdict is verdict
-    assert f"This is 1 / clip_norm (clip_norm={clip_norm:g})" in found.sentence
+    assert f"The noise ratio fits 1 / clip_norm ({1 / clip_norm:g})" in found.sentence
     assert ("epsilon is at least" in found.sentence) == found.is_contradicted
     assert "for one release" not in found.table()
 

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from reconrisk.releases.sensitivity.fisher import FisherTrace
 from reconrisk.releases.updates.clipped_gradient import ClippedProbes, probe_clipped_gradients
 from reconrisk.releases.updates.clipping import Clip, HardClip, SmoothClip
 from reconrisk.studies.common.subjects.model_updates import first_outputs, require_labels, training_loss
+from reconrisk.studies.common.subjects.subject import as_dataset
 from reconrisk.studies.leakage.report import SCALED, LeakageReport
 
 _CHUNK = 100  # records probed together; an interrupted run keeps whole chunks
@@ -119,7 +121,7 @@ class _NoisyStep:
 
 def leakage(
     model: nn.Module,
-    dataset: Dataset,
+    dataset: Any,
     *,
     noise_multiplier: float,
     clip_norm: float,
@@ -144,7 +146,7 @@ def leakage(
 
     Args:
         model: Model at the weights of the step.
-        dataset: Records with labels.
+        dataset: Records with labels: a data set, or what ``rr.audit`` accepts as data.
         noise_multiplier: Standard deviation of the noise divided by the clip norm (:math:`\sigma`).
         clip_norm: Clip norm of each record's gradient (:math:`C`).
         sampling_probability: Probability that a record is in the batch of the step (:math:`q`).
@@ -187,6 +189,7 @@ def leakage(
         clip_norm=clip_norm * overshoot,
         sampling_probability=sampling_probability,
     )
+    dataset = as_dataset(dataset, name="dataset")  # a pair of tensors too, as in audits
     loss = _check_loss(model, dataset, loss_fn, parameters)
     if not _SMALLEST_ERROR <= check_positive("relative_error", relative_error, "Pass 0.05, for instance.") < 1:
         remedy = "For exact traces use rr.sensitivity.fisher_trace without relative_error."

@@ -258,7 +258,7 @@ def _forgotten_clip_norm(found: Evidence, claimed: Mechanism) -> str:
     ratio, low, high = found.noise_limits()
     if ratio is None or low <= 1 <= high or not low <= 1 / clip_norm <= high:
         return ""
-    return f" This is 1 / clip_norm (clip_norm={clip_norm:g}): the noise may not be multiplied by the clip norm."
+    return f" The noise ratio fits 1 / clip_norm ({1 / clip_norm:.3g}): is the noise multiplied by the clip norm?"
 
 
 def _releases_needed(found: Evidence, rules: Rules) -> float | None:
