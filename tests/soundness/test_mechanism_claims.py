@@ -1,5 +1,6 @@
 """Trainings that claim more noise than they add are contradicted, sound ones are not."""
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -108,6 +109,64 @@ def test_noise_that_is_drawn_once_is_contradicted():
             return super()._apply(released, torch.Generator().manual_seed(4))
 
     assert rr.verify_mechanism(Once(1.0, 1.0), update(), rng=rng()).is_contradicted
+
+
+class Noise(Claiming):
+    """The claimed scale, but ``draw`` makes the noise from the clipped update, the number of the release and rng."""
+
+    def __init__(self, draw, std=1.0):
+        super().__init__(std, 1.0)
+        object.__setattr__(self, "_draw", draw)
+        object.__setattr__(self, "_count", [0])
+
+    @property
+    def mechanism(self):
+        return rr.mechanisms.Gaussian(noise_multiplier=self.std, clip_norm=1.0)
+
+    def _apply(self, released, rng):
+        clipped = self.replay(released)
+        self._count[0] += 1
+        return {name: value + self.std * self._draw(value, self._count[0], rng) for name, value in clipped.items()}
+
+
+def draw(value, rng):
+    return torch.randn(value.shape, generator=rng, dtype=torch.float64)
+
+
+def without_noise_along(value, count, rng):
+    noise, unit = draw(value, rng), value / value.norm().clamp_min(1e-30)
+    return noise - (noise * unit).sum() * unit
+
+
+@pytest.mark.parametrize("std", [0.2, 1.0])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda value, count, rng: draw(value, rng).sign(), "shape of a Gaussian"),
+        (lambda value, count, rng: draw(value, rng) * (1 + 0.2 * (value.norm() > 0)), "depends on the records"),
+        (lambda value, count, rng: draw(value[::10], rng).repeat(10), "correlated|depend on each other"),
+        (lambda value, count, rng: draw(value, torch.Generator().manual_seed(count % 7)), "used twice"),
+        (without_noise_along, "along the gradient"),
+    ],
+    ids=["two values", "size of the update", "ten equal parts", "cycle", "not along the gradient"],
+)
+def test_noise_of_the_right_variance_is_not_enough(std, make, words):
+    found = rr.verify_mechanism(
+        Noise(make, std), {"weight": torch.randn(700, generator=rng())}, releases=200, rng=rng()
+    )
+    assert found.verdict is not Verdict.CONSISTENT
+    assert re.search(words, found.reason)
+
+
+def test_more_noise_on_one_parameter_is_no_noise_that_is_used_again():
+    class Uneven(Claiming):
+        def _apply(self, released, rng):
+            sent = super()._apply(released, rng)
+            return {**sent, "bias": sent["bias"] + 30 * draw(sent["bias"], rng)}
+
+    found = rr.verify_mechanism(Uneven(1.0, 1.0), update(), releases=40, level=1e-9, rng=rng())
+    reuse = next(test for test in found.tests if test.name == REUSE)
+    assert reuse.evidence < 0
 
 
 def test_noise_that_is_partly_used_again_is_contradicted():

@@ -204,10 +204,15 @@ def missing_evidence(found: Evidence, rules: Rules) -> list[str]:
     name, least = found.weakest_block()
     if least < tests.BLOCK_RATIO:
         reasons.append(f"The noise ratio of {name} may be as small as {least:.3g}.")
-    if found.plan.repeats and tests.CONTRIBUTION not in found.plan.tests():
+    measures = tests.CONTRIBUTION in found.plan.tests()
+    if found.plan.repeats and not measures:
         reasons.append(f"A release of {found.plan.size} values is too short to measure the contribution of a record.")
+    along = found.least_along() if found.plan.repeats else None
+    if along is not None and along < tests.BLOCK_RATIO:
+        reasons.append(f"The noise ratio along the gradient may be as small as {along:.3g}.")
+    reasons += found.misfits()
     # checked last, because it takes longest
-    elif not reasons and found.plan.repeats and not found.excludes_contribution(tests.LARGEST_CONTRIBUTION):
+    if measures and not reasons and not found.excludes_contribution(tests.LARGEST_CONTRIBUTION):
         reasons.append(f"The contribution of the canary may be {tests.LARGEST_CONTRIBUTION:g} times the claimed one.")
     return reasons
 
@@ -238,8 +243,9 @@ def _contradiction(found: Evidence, rows: tuple[MechanismTest, ...]) -> str:
         )
     if worst.name == tests.REUSE:
         return (
-            f"Consecutive releases have correlated noise ({estimate:.3g}): noise that is used twice can be subtracted. "
-        ).strip()
+            "The noise of a release is correlated with that of an earlier one: noise that is used twice can be "
+            "subtracted."
+        )
     if worst.name in (tests.CANARY, tests.IDENTIFICATION):
         what = "presence of the canary" if worst.name == tests.CANARY else "record among the candidates"
         return f"The {what} is guessed right in {estimate:.1%} of trials; the claim allows less: {worst.claim}."
@@ -266,7 +272,7 @@ def _releases_needed(found: Evidence, rules: Rules) -> float | None:
     plan = found.plan
     if plan.repeats and tests.CONTRIBUTION not in plan.tests():
         return None
-    if not plan.repeats and found.least_noise() > 1 / rules.smallest_ratio:
+    if (not plan.repeats and found.least_noise() > 1 / rules.smallest_ratio) or any(found.misfits()):
         return None
     arms = 3 if plan.repeats else 0
     smallest = min(np.diff([*plan.blocks.values(), plan.size]))
@@ -274,10 +280,12 @@ def _releases_needed(found: Evidence, rules: Rules) -> float | None:
         _values_needed(rules.smallest_ratio, rules.alpha) / plan.size + arms,
         _values_needed(tests.BLOCK_RATIO, rules.alpha) / int(smallest) + arms,
     )
+    per_round = 3 + (tests.IDENTIFICATION in plan.tests())
+    if found.least_along() is not None and plan.repeats:
+        total = max(total, per_round * (_values_needed(tests.BLOCK_RATIO, rules.alpha) + 1))
     if tests.CONTRIBUTION in plan.tests():
         shift = plan.multiple * plan.shift / math.sqrt(2)
         growth = ((tests.LARGEST_CONTRIBUTION - 1) * shift) ** 2 / 2  # nats of each pair
-        per_round = 3 + (tests.IDENTIFICATION in plan.tests())
         total = max(total, per_round * (math.log(4 / rules.alpha) + 3) / growth)
     return max(1.0, total - found.releases)
 

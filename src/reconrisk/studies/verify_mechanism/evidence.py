@@ -18,11 +18,11 @@ from reconrisk.statistics.betting import CANARY_PRIOR, count_limits, log_evidenc
 from reconrisk.statistics.contribution import SMALLEST_SIZE, ShiftLikelihood
 from reconrisk.statistics.noise_scale import (
     log_evidence_of_less_noise,
-    log_evidence_of_reused_noise,
     mean_log_evidence,
     scale_limits,
 )
 from reconrisk.statistics.privacy_lower_bounds import gaussian_cap, identification_cap
+from reconrisk.studies.verify_mechanism.noise_fit import NoiseFit
 from reconrisk.studies.verify_mechanism.result import MechanismTest
 
 Array = NDArray[np.float64]
@@ -179,13 +179,14 @@ class Evidence:
         self.scores: list[float] = []
         self.truths: list[bool] = []
         self._known, self._repeated, self._along = _Squares(), _Squares(), _Squares()
+        # without the canary, with it, and far from both; fixed beforehand, as a mean of e-values requires
+        self._along_arms = {arm: _Squares() for arm in ((0, 1, 2) if plan.repeats else (None,))}
         self._blocks = {name: _Squares() for name in plan.blocks}
         self._known_blocks = {name: _Squares() for name in plan.blocks}
         self._starts = list(plan.blocks.values())
         self._sizes = np.diff([*self._starts, plan.size])
         self._arms: dict[int, _Arm] = {}
-        self._before: Array | None = None
-        self._cosines: list[float] = []
+        self._fit = NoiseFit(self._starts, plan.size)
         self._direction, self._contrast = direction, contrast
         self._expected, self._learned = (ShiftLikelihood(max(plan.size, SMALLEST_SIZE)) for _ in range(2))
         self._difference: Array | None = None
@@ -219,8 +220,10 @@ class Evidence:
             self._repeated.add(float(residual @ residual), residual.size)
         self._add_blocks(self._blocks, residual)
         if self._direction is not None and (norm := float(np.linalg.norm(self._direction))) > 0:
-            self._along.add(float(residual @ self._direction / norm) ** 2, 1)
-        self._compare_with_earlier(residual)
+            along = float(residual @ self._direction / norm) ** 2
+            for squares in (self._along, self._along_arms[arm]):
+                squares.add(along, 1)
+        self._fit.add(residual, arm=arm)
 
     def set_direction(self, direction: Array) -> None:
         """Set the direction of the next release's mean, for runs whose gradient changes.
@@ -322,6 +325,16 @@ class Evidence:
         name = min(limits, key=lambda each: limits[each])
         return name, limits[name]
 
+    def least_along(self) -> float | None:
+        """Return the smallest lower limit, over sets of records, of the noise along the gradient; None if unknown."""
+        if self._direction is None or not self._direction.any():
+            return None
+        return min(squares.limits(self.plan)[0] for squares in self._along_arms.values())
+
+    def misfits(self) -> Iterator[str]:
+        """Yield a sentence for each way in which the releases are not as described."""
+        yield from self._fit.misfits({name: (each.ratio, each.count) for name, each in self._blocks.items()})
+
     def contribution_limits(self) -> tuple[float, float] | None:
         """Return limits of the canary's contribution in units of the claimed one; None if it was not measured."""
         measured = [each for each in (self._expected, self._learned) if each.cosines]
@@ -348,11 +361,6 @@ class Evidence:
     def _claimed_shift(self) -> float:
         return self.plan.multiple * self.plan.shift / math.sqrt(2)
 
-    def _compare_with_earlier(self, residual: Array) -> None:
-        if self._before is not None:
-            self._cosines.append(_cosine(residual, self._before))
-        self._before = residual
-
     def _evidence_of(self, name: str) -> float:
         fixed = self.plan.fixed
         if name == BLOCKS:
@@ -360,7 +368,11 @@ class Evidence:
             logs = [squares.evidence(fixed=fixed) for side in sides for squares in side.values()]
             return max(logs) - math.log(len(logs)) if fixed else mean_log_evidence(logs)
         if name == REUSE:
-            return log_evidence_of_reused_noise(self._cosines, self.plan.size)
+            return self._fit.evidence_of_reuse()
+        if name == ALONG:
+            # noise may be missing with some records only
+            logs = [squares.evidence(fixed=fixed) for squares in (self._along, *self._along_arms.values())]
+            return max(logs) - math.log(len(logs)) if fixed else mean_log_evidence(logs)
         if name == CONTRIBUTION:
             measured = [self._learned] + ([] if self._contrast is None else [self._expected])
             return mean_log_evidence([each.evidence_above(self._claimed_shift) for each in measured])
@@ -387,8 +399,9 @@ class Evidence:
             claim = f"noise ratio of each of {len(self._blocks)} >= 1"
             return MechanismTest(name, claim, squares.count, evidence, squares.ratio, low, high, weakest)
         if name == REUSE:
-            mean = float(np.mean(self._cosines)) if self._cosines else None
-            return MechanismTest(name, "correlation with the release before = 0", len(self._cosines), evidence, mean)
+            earlier = self._fit.cosines
+            mean = float(np.mean(earlier)) if earlier else None
+            return MechanismTest(name, "correlation with earlier releases = 0", len(earlier), evidence, mean)
         if name == CONTRIBUTION:
             ends = self.contribution_limits()
             measured_shifts = [each.cosines for each in (self._expected, self._learned) if each.cosines]

@@ -49,6 +49,7 @@ _FAR = 10.0  # an update of this many clip norms shows if it is clipped
 _SCALES = (1.0, 10.0, 100.0)  # factors of the records that may become the canary
 _VALUES_AT_ONCE = 2**22
 _WITHOUT_CLIP = 1e100  # no gradient is longer
+_LATER = "releases that were not examined, also in other processes, have new noise of the same kind"
 
 
 class ReleaseSource(ABC):
@@ -152,7 +153,11 @@ class DefenseSource(ReleaseSource):
         self.near, self.far, self.multiple = (0,), (_OPPOSITE,), 2
         self._means = [self._replay(each) for each in self._updates]
         self.has_mean = self._means[0] is not None
-        self.assumptions = ("the release is one whole update, or none", "the noise is Gaussian")
+        self.assumptions = (
+            "the release is one whole update, or none",
+            "the noise is Gaussian, and independent between values",
+            _LATER,
+        )
         if not getattr(defense, "exact_noise", False):  # a plugin's defense may lack it
             self.assumptions += (UNTESTED_BITS,)
 
@@ -253,7 +258,9 @@ class RecordSource(ReleaseSource):
         self.assumptions = (
             "every release of the same records has the same mean: the step begins at the same weights each time",
             "releases are in the unit of the claim: the noisy sum of clipped gradients",
-            "the noise is Gaussian, of equal scale in units of the claim",
+            "the noise is Gaussian, independent between values, and of equal scale in units of the claim",
+            "the contribution of a record does not depend on the others",
+            _LATER,
             "the canary is one record; another record may contribute more",
             UNTESTED_BITS,
         )

@@ -103,7 +103,8 @@ def verify_mechanism(
     Assumes: new releases of the same records have the same mean. The noise is Gaussian and has equal scale on all
     values, in units of the claim.
     Guarantee: a true claim is contradicted with probability at most ``level``, at any stopping time. More noise than
-    claimed is never a contradiction.
+    claimed, on all values alike, is never a contradiction. Noise that is not Gaussian, that depends on the records, or
+    whose values depend on each other, is not called consistent if these releases show it.
     Edge cases: final models can only contradict a claim, since a weak attack proves nothing. Ctrl-C returns the verdict
     on the releases so far; before the first one it passes through. An Opacus optimizer and its model are restored.
     Reference: Ville's inequality for e-processes; Mahloujifar, Melis and Chaudhuri (2024) for many canaries.
