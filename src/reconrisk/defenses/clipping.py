@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reconrisk.core.validation import check_all_finite, check_not_empty, check_positive, invalid_input
 from reconrisk.defenses.base import BaseDefense
-from reconrisk.releases.float_safe_noise import clip_limit
+from reconrisk.releases.float_safe_noise import LARGEST_STD, SMALLEST_STD, clip_limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,11 @@ class NoiseScales:
             check_all_finite(f"stds[{name!r}]", std)
             if not bool((std > 0).all()):
                 raise invalid_input(f"min(stds[{name!r}])", float(std.min()), "> 0", "Use pruning to withhold values.")
+            for size in (float(std.min()), float(std.max())):
+                if not SMALLEST_STD <= size <= LARGEST_STD:  # squares would underflow or overflow
+                    raise invalid_input(
+                        f"stds[{name!r}]", size, "in [2^-400, 2^400]", "Use another unit for the values."
+                    )
 
     @cached_property
     def unit(self) -> float:

@@ -99,7 +99,8 @@ def defend_optimizer(
     Guarantee: only the output of the defense reaches the parameters and ``sent``.
     Edge cases: a defense that clips replaces gradients that are not finite by zero, others refuse them. A step without
     gradients is refused, as is a step with a closure, which would compute its own. A parameter that the loss did not
-    use is sent as if its gradient were zero. Frozen parameters are left out.
+    use is sent as if its gradient were zero. Frozen parameters are left out. Buffers, such as the statistics of batch
+    norm, are not defended: keep such layers in evaluation mode, or do not release their buffers.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -35,7 +35,7 @@ _MORE_BITS = 192  # bits that are drawn where the leading ones leave the roundin
 _PRECISION = 320  # bits of the evaluation that decides an open rounding
 _STEPS_PER_STD = 10  # 2^10 <= std / D < 2^11: rounding adds at most 8e-8 of the variance
 _LARGEST_RATIO = 2.0**11  # above every std / D
-_SMALLEST, _LARGEST = 2.0**-400, 2.0**400  # outside, squares underflow or quotients overflow
+SMALLEST_STD, LARGEST_STD = 2.0**-400, 2.0**400  # outside, squares underflow or quotients overflow
 _CHUNK = 2**16  # values per block: the work arrays stay in the cache
 
 
@@ -235,7 +235,7 @@ def add_noise(values: Tensor, std: Tensor | float, rng: torch.Generator, *, law:
     if values.dtype != torch.float64:
         raise invalid_input("values.dtype", values.dtype, "to be float64", "Pass values.double().")
     scale = torch.as_tensor(std, dtype=torch.float64).cpu()
-    if not bool(((scale >= _SMALLEST) & (scale <= _LARGEST)).all()):
+    if not bool(((scale >= SMALLEST_STD) & (scale <= LARGEST_STD)).all()):
         raise invalid_input("std", std, "in [2^-400, 2^400]", "Use another unit for the values.")
     if law not in ("gaussian", "laplace"):
         raise invalid_input("law", law, "to be gaussian or laplace")
@@ -328,7 +328,7 @@ def clip_limit(norm: float, size: int, *, records: int = 1) -> float:
     >>> 1 - clip_limit(1.0, 10**6) < 3e-10
     True
     """
-    if not _SMALLEST <= norm <= _LARGEST:
+    if not SMALLEST_STD <= norm <= LARGEST_STD:
         raise invalid_input("norm", norm, "in [2^-400, 2^400]", "Use another unit for the values.")
     margin = 2 * (size + 16) * _HALF_UNIT + 2 * records**2 * _HALF_UNIT
     if margin > 0.01:
